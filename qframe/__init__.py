@@ -26,12 +26,15 @@ from qframe.exceptions import (
     DirtyExit,
     DontHandle,
     DuplicateJob,
+    EventTimedOut,
     Interruption,
     InvalidArguments,
+    InvalidFlow,
     InvalidJob,
     InvalidPayload,
     InvalidQueueName,
     InvalidSignature,
+    InvalidStep,
     InvalidTransaction,
     JobAlreadySettled,
     JobCancelled,
@@ -39,6 +42,7 @@ from qframe.exceptions import (
     JobFailedByHand,
     JobGivenBack,
     JobInterrupted,
+    JobSuspended,
     JobTimedOut,
     LeaseLost,
     LimitReached,
@@ -48,7 +52,9 @@ from qframe.exceptions import (
     OtherDatabase,
     PayloadTooLarge,
     QframeError,
+    ResultMissing,
     ResultTooLarge,
+    RetryLater,
     SettleError,
     SynchronousOnly,
     TransactionUndone,
@@ -56,12 +62,17 @@ from qframe.exceptions import (
     Unsupported,
     WaitTimedOut,
 )
+from qframe.jobs.chunk import Chunk
 from qframe.jobs.current import JobLogFilter, current_job, job_log_fields
+from qframe.jobs.exponential import Exponential
 from qframe.jobs.foreign import foreign
 from qframe.manager import QueueManager
 from qframe.payload.secret import Secret
 
 if TYPE_CHECKING:
+    from qframe.dispatch.event import asend_event, send_event
+    from qframe.dispatch.flow import FlowRun, afind_flow, find_flow
+    from qframe.dispatch.pending_flow import Flow
     from qframe.dispatch.status import (
         acancel,
         ajob_status,
@@ -71,7 +82,8 @@ if TYPE_CHECKING:
         wait_for,
     )
     from qframe.schedules.definition import schedule
-    from qframe.worker import Worker, WorkerOptions
+    from qframe.work import Worker
+    from qframe.worker.options import WorkerOptions
 
 __all__ = [
     "AmbiguousId",
@@ -80,16 +92,23 @@ __all__ = [
     "Batch",
     "Cancelling",
     "CannotDecrypt",
+    "Chunk",
     "ConfigurationError",
     "DirtyExit",
     "DontHandle",
     "DuplicateJob",
+    "EventTimedOut",
+    "Exponential",
+    "Flow",
+    "FlowRun",
     "Interruption",
     "InvalidArguments",
+    "InvalidFlow",
     "InvalidJob",
     "InvalidPayload",
     "InvalidQueueName",
     "InvalidSignature",
+    "InvalidStep",
     "InvalidTransaction",
     "JobAlreadySettled",
     "JobCancelled",
@@ -99,6 +118,7 @@ __all__ = [
     "JobInterrupted",
     "JobLogFilter",
     "JobStatus",
+    "JobSuspended",
     "JobTimedOut",
     "LeaseLost",
     "LimitReached",
@@ -113,7 +133,9 @@ __all__ = [
     "QframeError",
     "QueueManager",
     "Queueable",
+    "ResultMissing",
     "ResultTooLarge",
+    "RetryLater",
     "Secret",
     "SettleError",
     "State",
@@ -127,7 +149,9 @@ __all__ = [
     "abulk",
     "acancel",
     "afind_batch",
+    "afind_flow",
     "ajob_status",
+    "asend_event",
     "await_for",
     "batch",
     "bulk",
@@ -140,11 +164,13 @@ __all__ = [
     "dispatch_unless",
     "events",
     "find_batch",
+    "find_flow",
     "foreign",
     "job_log_fields",
     "job_status",
     "queueable",
     "schedule",
+    "send_event",
     "wait_for",
 ]
 
@@ -157,14 +183,26 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any name
             return _imported(name)
 
     def _imported(name: str) -> object:
-        if name in {"Worker", "WorkerOptions"}:
-            from qframe import worker  # noqa: PLC0415 (imported on first use)
+        if name == "Worker":
+            from qframe import work  # noqa: PLC0415 (imported on first use)
 
-            return getattr(worker, name)
+            return work.Worker
+        if name == "WorkerOptions":
+            from qframe.worker import options  # noqa: PLC0415 (imported on first use)
+
+            return options.WorkerOptions
         if name in {"acancel", "ajob_status", "await_for", "cancel", "job_status", "wait_for"}:
             from qframe.dispatch import status  # noqa: PLC0415 (imported on first use)
 
             return getattr(status, name)
+        if name in {"Flow", "FlowRun", "afind_flow", "find_flow"}:
+            from qframe.dispatch import flow, pending_flow  # noqa: PLC0415 (imported on first use)
+
+            return getattr(pending_flow if name == "Flow" else flow, name)
+        if name in {"asend_event", "send_event"}:
+            from qframe.dispatch import event  # noqa: PLC0415 (imported on first use)
+
+            return getattr(event, name)
         if name == "schedule":
             from qframe.schedules import definition  # noqa: PLC0415 (imported on first use)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import compress
 from typing import Any, Self
 
 from qframe import events
 from qframe.config import ConnectionSettings
-from qframe.contracts.backend import Backend, Capability, Found, Place
+from qframe.contracts.backend import Backend, Capability
+from qframe.contracts.browsing import Found, Place
 from qframe.contracts.history import History
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Sizes
@@ -19,12 +22,13 @@ from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.lookup import LookResult, look
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, LeaseLost, PayloadTooLarge, Unsupported
-from qframe.features import chain
+from qframe.features import chain, group, steps
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.batch import BatchPlan, MakeMember
 from qframe.features.batches import BatchStore
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared, check, push_of
+from qframe.features.flows import FlowPlan, FlowStore
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable
@@ -32,6 +36,8 @@ from qframe.jobs.tracing import active, resending
 from qframe.payload import envelope, timing
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import queue_name
+
+_PAGE = 500
 
 
 class Connection:
@@ -49,6 +55,7 @@ class Connection:
         context.owner = context.owner or self
         self.backend: Backend = context.backend
         self.name = context.connection
+        self.hooks = context.hooks
         self.settings = settings
         self.default_queue = settings.queue
         self.retry_after = settings.retry_after
@@ -56,8 +63,9 @@ class Connection:
         self.capabilities = self.backend.capabilities
         self.store = Store(self.backend)
         """The small shared values of the connection."""
-        self.failed = FailedStore(self.backend)
+        self.failed = FailedStore(self.backend, partial(steps.forget_of, context))
         """The failed jobs of the connection."""
+        self.failed.forgetting = partial(group.forgetting, context)
         self.is_measured = False
         """Whether its workers record metrics of its jobs."""
         self.find_middleware: Callable[[], Sequence[Any]] = tuple
@@ -74,7 +82,7 @@ class Connection:
         """
         made = copy.copy(self)
         pushes = self.context.pushes if counts else None
-        made.context = replace(self.context, backend=backend, pushes=pushes)
+        made.context = replace(self.context, backend=backend, pushes=pushes, in_transaction=True)
         made.backend = backend
         made.capabilities = backend.capabilities
         made.store, made.failed = Store(backend), FailedStore(backend)
@@ -95,6 +103,12 @@ class Connection:
     def track(self, made: Envelope, seconds: float) -> None:
         """Keep the status of a job that is about to be pushed."""
         envelope.track(made.payload, seconds)
+        made.encode()
+        self._check_envelope(made)
+
+    def add(self, made: Envelope, more: Mapping[str, Any]) -> None:
+        """Add keys to the payload of a job that is about to be pushed."""
+        envelope.add(made.payload, more)
         made.encode()
         self._check_envelope(made)
 
@@ -177,7 +191,7 @@ class Connection:
             with tracing.sending(self, many=False):
                 pushing = self.pushing(job, made, queue, delay)
                 holder = self.context.push(pushing)
-        self.tell(job, pushing, holder)
+        self.fire_dispatched(job, pushing, holder)
         return holder or made.uuid
 
     def bulk(self, jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
@@ -194,6 +208,8 @@ class Connection:
         """Return a job before its push, after the listeners, who may add to its payload."""
         if job.unique_rule is not None:
             delay = max(delay, job.unique_rule.delay)
+        if job.group is not None:
+            self.need_groups()
         name = queue_name(queue or job.queue or self.default_queue)
         if delay and isinstance(job, JobDefinition):  # Laravel would read it as the backoff
             made.payload["delay"] = int(delay) if delay == int(delay) else delay
@@ -208,10 +224,10 @@ class Connection:
         raw = made.raw if signer is None else signer.signed(made.raw, name)
         return Pushing(made.payload, raw, made.uuid, name, delay)
 
-    def tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
+    def fire_dispatched(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
         """Fire the event that a job was pushed, or that `holder` is in the way."""
         if holder or events.JobQueued.listeners:
-            self.context.tell_pushed(pushing, holder, job)
+            self.context.fire_pushed(pushing, holder, job)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         """Queue a payload unchanged and unchecked. Returns the job's id, "" if it has none.
@@ -229,7 +245,7 @@ class Connection:
             self.context.push(pushing)
         return uuid if isinstance(uuid, str) else ""
 
-    # -- chains and batches -----------------------------------------------------------------------
+    # -- chains, batches, flows --------------------------------------------------------------------
 
     def start_chain(self, plan: ChainPlan) -> None:
         """Store a chain and push its first link."""
@@ -267,6 +283,20 @@ class Connection:
         """Return the batches of this connection; None if it stores none."""
         return BatchStore(self.context) if Capability.FACTS in self.capabilities else None
 
+    def start_flow(self, plan: FlowPlan) -> None:
+        """Store a flow and push its first nodes."""
+        for _ in self.starting_flow(plan):
+            pass
+
+    def starting_flow(self, plan: FlowPlan) -> Iterator[None]:
+        """As `start_flow`, in parts, between which other calls may run."""
+        if Capability.FACTS in self.capabilities:
+            yield from FlowStore(self.context).starting(plan)
+
+    def flows(self) -> FlowStore | None:
+        """Return the flows of this connection; None if it stores none."""
+        return FlowStore(self.context) if Capability.FACTS in self.capabilities else None
+
     # -- working ----------------------------------------------------------------------------------
 
     def reserve(self, queues: Sequence[str], limit: int = 1) -> list[ReservedJob]:
@@ -286,7 +316,10 @@ class Connection:
     def sizes(self, queue: str | None = None) -> Sizes:
         """Count the jobs of a queue by state."""
         self.need(Capability.SIZE)
-        return self.backend.sizes(queue_name(queue or self.default_queue))
+        name = queue_name(queue or self.default_queue)
+        sizes = self.backend.sizes(name)
+        lined = group.in_line(self.context, name)
+        return replace(sizes, ready=sizes.ready + lined) if lined else sizes
 
     def size(self, queue: str | None = None) -> int:
         """Count the ready, delayed and reserved jobs of a queue."""
@@ -304,12 +337,20 @@ class Connection:
         """
         self.need(Capability.PURGE)
         name = queue_name(queue or self.default_queue)
-        count = 0
+        count = group.clear(self.context, name)
         if Capability.SEARCH in self.capabilities:
             for feature in self.context.features:
                 for found in self._waiting_with(name, feature.key):
                     count += self.remove(found)
-        return count + self.backend.purge(name)
+            count += sum(map(self.remove, self._waiting_with_steps(name)))
+        count += self.backend.purge(name)
+        if Capability.SEARCH in self.capabilities:
+            group.forget_missing(self.context, name, partial(self._is_there, name))
+        return count
+
+    def _is_there(self, queue: str, uuid: str) -> bool:
+        """Whether a job waits, runs, or is kept as failed."""
+        return self.find(uuid, queue) is not None or self.failed.find(uuid) is not None
 
     def _waiting_with(self, queue: str, key: str) -> Iterator[Found]:
         """Iterate over waiting jobs whose payload may have a key."""
@@ -320,6 +361,21 @@ class Connection:
             if each.place in {Place.READY, Place.DELAYED}
         ]:
             yield from found
+
+    def _waiting_with_steps(self, queue: str) -> list[Found]:
+        """Return the waiting jobs of which steps are kept, which their payloads do not tell."""
+        if not self.backend.scan(steps.index_key(""), 1):
+            return []
+        kept: list[Found] = []
+        for place in (Place.READY, Place.DELAYED):
+            page = self.backend.browse(queue, place, _PAGE)
+            while True:
+                having = steps.have_steps(self.context, [each.raw_body for each in page.found])
+                kept += compress(page.found, having)
+                if not page.after:
+                    break
+                page = self.backend.browse(queue, place, _PAGE, page.after)
+        return kept
 
     def remove(self, found: Found) -> bool:
         """Remove a waiting job, with everything that belongs to its end.
@@ -363,6 +419,8 @@ class Connection:
         you are sure that there is one.
         """
         found = self.find(uuid, queue)
+        if found is None and self._pulled_out(uuid, queue):
+            found = self.find(uuid, queue)
         if found is None:
             return Cancelling.ABSENT
         if found.place is Place.RUNNING:
@@ -370,6 +428,11 @@ class Connection:
         if found.place is Place.HELD or not self.remove(found):
             return Cancelling.HELD
         return Cancelling.REMOVED
+
+    def _pulled_out(self, uuid: str, queue: str | None) -> bool:
+        """Push a job of a group that stands in line. Returns whether there was one."""
+        names = [queue] if queue else group.waiting_queues(self.context)
+        return any(group.pull_out(self.context, name, uuid) for name in names)
 
     def find(self, uuid: str, queue: str | None = None) -> Found | None:
         """Find a job that waits or runs, in `queue` or in all queues."""
@@ -393,6 +456,14 @@ class Connection:
         """Raise `Unsupported` if the backend lacks a capability."""
         if capability not in self.capabilities:
             raise self.cannot(capability)
+
+    def need_groups(self) -> None:
+        """Raise `Unsupported` if the backend keeps jobs and cannot keep groups of them."""
+        if Capability.RESERVE in self.capabilities and not self.context.joint:
+            raise Unsupported(
+                f"the connection {self.name!r} ({self.settings.driver}) cannot keep groups of "
+                "jobs: it does not change jobs and facts in one step"
+            )
 
     def cannot(self, capability: Capability) -> Unsupported:
         """Return the error for something that this backend cannot do."""
@@ -429,7 +500,7 @@ class BulkPush:
         """The number of these, by queue and name."""
         self._planned: list[tuple[Pushing, Plan]] = []
         """Jobs with features, each in its own step, in the same exchange."""
-        self._told: list[tuple[Dispatchable, Pushing]] = []
+        self._pushed_jobs: list[tuple[Dispatchable, Pushing]] = []
 
     def add(self, job: Dispatchable) -> str:
         """Build the payload of a job, call listeners and add it. Returns its id."""
@@ -445,15 +516,16 @@ class BulkPush:
             self._queues.add(pushing.queue)
         if connection.context.features_of(pushing.message):
             plan = Plan()
+            plan.is_alone = True
             connection.context.plan_push(pushing, plan)
             self._planned.append((pushing, plan))
-            self._told.append((job, pushing))
+            self._pushed_jobs.append((job, pushing))
         else:
             self._pushes.append(push_of(pushing))
             pair = pushing.queue, str(pushing.message.get("job"))
             self._counts[pair] = self._counts.get(pair, 0) + 1
             if events.JobQueued.listeners:
-                self._told.append((job, pushing))
+                self._pushed_jobs.append((job, pushing))
         return pushing
 
     def push(self) -> dict[str, str]:
@@ -482,8 +554,8 @@ class BulkPush:
             job.uuid: context.pushed(job, plan, result)
             for (job, plan), result in zip(self._planned, results, strict=True)
         }
-        for job, pushing in self._told:
-            self.connection.tell(job, pushing, holders.get(pushing.uuid, ""))
+        for job, pushing in self._pushed_jobs:
+            self.connection.fire_dispatched(job, pushing, holders.get(pushing.uuid, ""))
         return {uuid: holder for uuid, holder in holders.items() if holder}
 
 
@@ -539,7 +611,10 @@ def _push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str |
 
 
 stand_in: Callable[[Connection, Dispatchable | str | bytes], Connection | None] | None = None
-"""Returns the stand-in for a connection that takes a job or raw payload: in tests, a fake."""
+"""Returns the stand-in for a connection that takes a job or raw payload: in tests, a fake.
+
+Of the process, not of a manager: a fake takes what any application dispatches.
+"""
 
 
 def substitute(connection: Connection, what: Dispatchable | str | bytes) -> Connection | None:

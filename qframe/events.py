@@ -107,8 +107,9 @@ class JobQueued(Event):
 
 
 class JobDuplicate(Event):
-    """A unique job was not pushed: the job with the uuid `id` waits or runs.
+    """A job was not pushed: the job with the uuid `id` is in its place.
 
+    That one waits or runs, and the job is unique; or it was dispatched with the same key (`once`).
     Laravel: UniqueJobSkipped.
     """
 
@@ -280,7 +281,7 @@ class AttemptCancelled(JobEvent):
 class AttemptGivenBack(JobEvent):
     """The job went back to its queue uncounted.
 
-    `reason`: the worker was told to stop at once, or cannot run the job yet.
+    `reason`: the worker was asked to stop at once, or cannot run the job yet.
     """
 
     reason: str
@@ -515,7 +516,7 @@ def fire(kind: type[Event], *fields: object) -> bool:
 _IN_CHILD = (JobForked, JobProcessing)
 
 
-def tell_own(kind: type[Event], *fields: object) -> None:
+def fire_own(kind: type[Event], *fields: object) -> None:
     """Call only qframe's own listeners: the application's are called in the job's process."""
     own = [listener for listener in kind.listeners if _is_own(listener)]
     if own:

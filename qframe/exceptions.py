@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
+_LONGEST = 100 * 365 * 86400
+"""Seconds, as of `payload.timing`."""
 LOST_LEASE = "its lease had passed to another worker, or it was removed"
 
 
@@ -46,6 +49,14 @@ class OtherDatabase(InvalidTransaction):
     """The transaction given to `within` is on another database than the jobs."""
 
 
+class InvalidFlow(InvalidJob):
+    """The dispatch of a flow was refused, for a reference, an edge or a job; nothing was queued."""
+
+
+class ResultMissing(QframeError):
+    """A job of a flow gets a result that is not kept: it was too large, no JSON, or has expired."""
+
+
 class DuplicateJob(QframeError):
     """A failed unique job was not queued again: another one of its kind waits or runs."""
 
@@ -55,7 +66,15 @@ class PayloadTooLarge(InvalidJob):
 
 
 class ResultTooLarge(QframeError, ValueError):
-    """The result of a `django.tasks` task is too large to be kept."""
+    """The result of a `django.tasks` task, or the value of a step, is too large to be kept."""
+
+
+class InvalidStep(QframeError, ValueError):
+    """A durable step cannot be kept: its name, or a value that would not come back as it is."""
+
+
+class EventTimedOut(QframeError, TimeoutError):
+    """The event that a job waited for was not sent in time."""
 
 
 class InvalidPayload(QframeError, ValueError):
@@ -82,7 +101,7 @@ class BackendUnavailable(QframeError, ConnectionError):
     """The backend does not answer, or refuses for now; the call may be repeated."""
 
     in_doubt = True
-    """Whether the push may have happened all the same."""
+    """Whether what was sent may have been applied all the same."""
 
 
 class BackendUnusable(BackendUnavailable, ConfigurationError):
@@ -158,6 +177,30 @@ class DontHandle(QframeError):
     """
 
 
+class RetryLater(QframeError):
+    """Raise it in a job to have it retried after `seconds` instead of its backoff.
+
+    `seconds` is a number or a timedelta; `retry_after` is the number. The attempt counts like any
+    other that raised: without tries left the job fails. Raises `TypeError` or `ValueError` for
+    other values, and for more than 100 years.
+    """
+
+    def __init__(self, seconds: float | timedelta, message: str = "") -> None:
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise TypeError(
+                f"RetryLater takes seconds or a timedelta, not {type(seconds).__name__}"
+            )
+        if not 0 <= seconds <= _LONGEST:
+            raise ValueError(f"RetryLater takes seconds from 0 to 100 years, not {seconds}")
+        super().__init__(message or f"to be tried again in {seconds:g} s")
+        self.retry_after = float(seconds)
+
+    def __reduce__(self) -> tuple[type[RetryLater], tuple[float, str]]:
+        return type(self), (self.retry_after, str(self))
+
+
 class Interruption(BaseException):
     """Ends a running job from outside.
 
@@ -179,4 +222,16 @@ class JobCancelled(Interruption):
 
 
 class JobGivenBack(Interruption):
-    """The worker got a second stop signal; the job goes back to its queue, uncounted."""
+    """The worker stops; the job goes back to its queue, uncounted."""
+
+
+class JobSuspended(Interruption):
+    """The job sleeps or waits for an event: the attempt ends here and does not count.
+
+    `delay` is the seconds until the job goes on, `event` the name of the event that wakes it.
+    """
+
+    def __init__(self, message: str, delay: float = 0.0, event: str = "") -> None:
+        super().__init__(message)
+        self.delay = delay
+        self.event = event

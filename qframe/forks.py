@@ -92,6 +92,21 @@ def in_child_of(owner: T, act: Callable[[T], object]) -> None:
     _in_child[number] = done
 
 
+class PerThread(threading.local):
+    """State of each thread, as `begin` sets it. A forked child begins anew."""
+
+    def __init__(self) -> None:
+        _of_threads.add(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """Set the state of this thread; drops a parent's without a word to its server."""
+        raise NotImplementedError
+
+
+_of_threads = weakref.WeakSet[PerThread]()
+
+
 class _Openings:
     """The threads in `undisturbed` code, and the fork in progress."""
 
@@ -194,6 +209,7 @@ def _renew() -> None:
         if found is not None and not _is_mine(found):
             found._at_fork_reinit()  # noqa: SLF001 (as the standard library does with its own)
     _do(list(_in_child.values()))
+    _do([each.begin for each in _of_threads])
 
 
 def _do(acts: Iterable[Callable[[], object]]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, cast
 
 from qframe import config, events, forks
-from qframe.config import BUILT_IN, ConnectionSettings, Settings
+from qframe.config import ConnectionSettings, Settings
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.outbox import Outbox
@@ -19,8 +21,9 @@ from qframe.drivers.null import NullBackend
 from qframe.drivers.ordered import Opened, OrderedBackend
 from qframe.drivers.sync import SyncBackend
 from qframe.exceptions import ConfigurationError
-from qframe.features.all import FEATURES, OTHERS
+from qframe.features.all import FEATURES
 from qframe.features.context import Context
+from qframe.hooks import Hooks, of_process
 from qframe.jobs import project
 from qframe.jobs.registry import Registry
 from qframe.metrics.kept import Metrics
@@ -68,16 +71,22 @@ class QueueManager:
     """The configured connections of this process (Laravel's QueueManager).
 
     `settings` is a `Settings`, a mapping with the same keys, or None to load the configuration.
-    Wrong ones raise `ConfigurationError`. A connection is opened on first use.
+    Wrong ones raise `ConfigurationError`. A connection is opened on first use. `hooks` are those
+    of its application, by default those that a framework set for the process.
     """
 
-    def __init__(self, settings: Settings | Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | Mapping[str, Any] | None = None,
+        hooks: Hooks = of_process,
+    ) -> None:
+        self.hooks = hooks
         if isinstance(settings, Settings):
             self.settings = settings
         else:
             self.settings = config.load(**settings) if settings is not None else config.load()
         project.set_root(self.settings.root, assumed=self.settings.origin.is_nothing)
-        self.registry = Registry(self.settings.jobs)
+        self.registry = Registry(self.settings.jobs, hooks)
         self.keyring = Keyring([key.get_secret_value() for key in self.settings.encryption_keys])
         self.signer = _signer(self.settings)
         """Signs and checks payloads; None without a configured signing key."""
@@ -148,11 +157,13 @@ class QueueManager:
         context = Context(
             name,
             self._composed(own.backend),
-            tuple(each for each in (*FEATURES, *OTHERS) if not (here and each.waits)),
+            tuple(each for each in (*FEATURES, *self.hooks.features) if not (here and each.waits)),
             self.keyring,
             self.signer,
             own.settings.retry_after,
             own.settings.max_payload,
+            hooks=self.hooks,
+            groups=self.settings.groups,
         )
         make = connection_types.get(type(own.backend), Connection)
         made = make(context, own.settings)
@@ -206,8 +217,7 @@ class QueueManager:
                 values = self.settings.connection(name)
                 driver = str(values["driver"])
                 factory = self._factory(driver, name)
-                model = BUILT_IN.get(driver, ConnectionSettings)
-                model = getattr(factory, "settings_model", model)
+                model = getattr(factory, "settings_model", ConnectionSettings)
                 settings = config.validated(model, values, name)
                 needs = getattr(factory, "needs_facts", False)
                 more = (partial(self._facts, name),) if needs else ()
@@ -286,14 +296,14 @@ class QueueManager:
             return
         self._listening = True  # set first: a listener's module may use a connection
         try:
-            heard = [
+            resolved = [
                 (_event(name), [_listener(path) for path in paths])
                 for name, paths in self.settings.listeners.items()
             ]
         except BaseException:
             self._listening = False
             raise
-        for kind, listeners in heard:
+        for kind, listeners in resolved:
             for listener in listeners:
                 events.listen(kind)(listener)
         if self.settings.otel.enabled:
@@ -359,14 +369,24 @@ def _event(name: str) -> type[events.Event]:
     return kinds[name]
 
 
+find: Callable[[], QueueManager] | None = None
+"""Set by a framework whose process may have several applications: the manager of the one that runs
+here. Of the process: it is asked before a manager is known. What `use` has set comes first.
+"""
 _default: QueueManager | None = None
+_of_worker: ContextVar[QueueManager | None] = ContextVar("qframe_manager", default=None)
+"""The manager of the worker whose job this context runs: a process may have several workers."""
 _making = forks.lock()
 
 
 def default() -> QueueManager:
-    """Return the process's manager, from the configuration unless `use` set one."""
+    """Return the manager for `dispatch`, from the configuration unless `use` set one."""
     global _default  # noqa: PLW0603 (one per process)
+    if (of_worker := _of_worker.get()) is not None:
+        return of_worker
     if _default is None:
+        if find is not None:
+            return find()
         with forks.undisturbed(), _making:
             if _default is None:
                 _default = QueueManager()
@@ -375,17 +395,34 @@ def default() -> QueueManager:
 
 def connection(name: str | None) -> Connection:
     """Return a connection of the process's manager, by default the default one."""
-    queues = _default or default()
+    queues = _of_worker.get() or _default or default()
     found = queues._connections.get(name or queues.settings.default)  # noqa: SLF001 (saves a call)
     return found or queues.connection(name)
 
 
 def current() -> QueueManager | None:
-    """Return the process's manager; None if there is none yet."""
-    return _default
+    """Return the process's manager; None if there is none yet, or applications have theirs."""
+    return _of_worker.get() or _default
 
 
 def use(manager: QueueManager | None) -> None:
     """Make `manager` the one for `dispatch`; None loads the configuration again."""
     global _default  # noqa: PLW0603 (one per process)
     _default = manager
+    if _of_worker.get() is not None:  # a job's own choice
+        _of_worker.set(manager)
+
+
+@contextlib.contextmanager
+def work_for(manager: QueueManager) -> Iterator[None]:
+    """Make `manager` the one for the jobs of a worker, and of the process unless it finds its own.
+
+    A thread that a job starts without its context has that of the process.
+    """
+    if find is None:
+        use(manager)
+    token = _of_worker.set(manager)
+    try:
+        yield
+    finally:
+        _of_worker.reset(token)

@@ -160,9 +160,9 @@ class _RuleReader:
             if word in stop:
                 break
             head.append(word)
-        said = " ".join(head) or self.words[0]
-        near = nearest(said, SUBJECTS) or nearest(head[0] if head else said, SUBJECTS)
-        raise self._wrong(f"begins with {said!r}{near}; rules are like {_examples()}")
+        wording = " ".join(head) or self.words[0]
+        near = nearest(wording, SUBJECTS) or nearest(head[0] if head else wording, SUBJECTS)
+        raise self._wrong(f"begins with {wording!r}{near}; rules are like {_examples()}")
 
     def _connection(self) -> str:
         name = self._next()
@@ -170,9 +170,9 @@ class _RuleReader:
             return ""
         end = self._next()
         if end != DOWN:
-            said = f"has {end!r} where" if end else "ends where"
+            wording = f"has {end!r} where" if end else "ends where"
             raise self._wrong(
-                f"{said} 'down' belongs{nearest(end, [DOWN])}: 'connection redis down'"
+                f"{wording} 'down' belongs{nearest(end, [DOWN])}: 'connection redis down'"
             )
         return name
 
@@ -183,8 +183,8 @@ class _RuleReader:
             return True, 0.0, False
         sign = self._next()
         if sign not in {"<", ">"}:
-            said = f"has {sign!r} where" if sign else "ends where"
-            raise self._wrong(f"{said} '>' or '<' belongs, as in {subject.example!r}")
+            wording = f"has {sign!r} where" if sign else "ends where"
+            raise self._wrong(f"{wording} '>' or '<' belongs, as in {subject.example!r}")
         if sign == "<" and subject.value == "time":
             raise self._wrong(f"has '<' where '>' belongs, as in {subject.example!r}")
         value = self._next()
@@ -193,15 +193,15 @@ class _RuleReader:
             return True, self._time(value, subject.example), False
         number = value[:-1] if percent else value
         if not _NUMBER.fullmatch(number):
-            said = f"has {value!r} where" if value else "ends where"
-            raise self._wrong(f"{said} a number belongs, as in {subject.example!r}")
+            wording = f"has {value!r} where" if value else "ends where"
+            raise self._wrong(f"{wording} a number belongs, as in {subject.example!r}")
         return sign == ">", float(number), percent
 
     def _time(self, text: str, example: str) -> float:
         found = _TIME.fullmatch(text)
         if found is None:
-            said = f"has {text!r} where" if text else "ends where"
-            raise self._wrong(f"{said} a time belongs (30s, 5m, 2h, 1d), as in {example!r}")
+            wording = f"has {text!r} where" if text else "ends where"
+            raise self._wrong(f"{wording} a time belongs (30s, 5m, 2h, 1d), as in {example!r}")
         return float(found[1]) * _UNITS[found[2] or "s"]
 
     def _with_clauses(self, rule: Rule, subject: Subject) -> Rule:

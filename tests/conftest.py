@@ -106,6 +106,14 @@ def _no_handler_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _same_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test choose the manager of others, or the folder in which they look for their jobs."""
+    monkeypatch.setattr(manager, "_default", manager._default)
+    for name in ("_root", "_is_assumed", "_is_announced"):
+        monkeypatch.setattr(project, name, getattr(project, name))
+
+
+@pytest.fixture(autouse=True)
 def _no_counting_thread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no thread write into a backend, a second later, what a test has pushed to it."""
     if "counting" not in request.fixturenames:

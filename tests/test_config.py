@@ -10,12 +10,16 @@ from pydantic import BaseModel, ValidationError
 
 from qframe import ConfigurationError, QueueManager, config, events
 from qframe.config import Settings, load
+from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
+from qframe.drivers.database.settings import DatabaseSettings
+from qframe.drivers.redis.settings import RedisSettings
 from qframe.jobs import project
 
+OF_DRIVERS = (BeanstalkdSettings, DatabaseSettings, RedisSettings)
 MODELS = [
     each
-    for each in vars(config).values()
-    if isinstance(each, type) and issubclass(each, BaseModel) and each.__module__ == config.__name__
+    for each in (*vars(config).values(), *OF_DRIVERS)
+    if isinstance(each, type) and issubclass(each, BaseModel)
 ]
 HOME = 'default = "database"\n[connections.database]\n'
 

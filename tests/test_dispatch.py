@@ -39,9 +39,10 @@ from qframe import (
 )
 from qframe.connection import Connection
 from qframe.contracts import Sizes
-from qframe.dispatch import after_commit, draft, pusher
+from qframe.dispatch import draft, pusher
 from qframe.dispatch.draft import flush
 from qframe.drivers import guard
+from qframe.hooks import of_process
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Finished, Project
 
@@ -791,7 +792,7 @@ def test_a_batch_that_waits_for_a_commit_is_refused_where_it_is_dispatched(
 ) -> None:
     waiting: list[Any] = []
     opened = SimpleNamespace(within=lambda: None, on_commit=waiting.append)
-    monkeypatch.setattr(after_commit, "find_open", lambda _: opened)
+    monkeypatch.setattr(of_process, "find_open", lambda _: opened)
     with pytest.raises(InvalidJob):
         batch([*(Job(number=n) for n in range(550)), Job(number={1})]).dispatch()
     assert waiting == []

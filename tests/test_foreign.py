@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qframe import (
+    Exponential,
     InvalidJob,
     PayloadTooLarge,
     Queueable,
@@ -272,6 +273,10 @@ def test_a_name_is_text(name: Any) -> None:
         ({"timeout": -1}, "timeout must be seconds, from 0 to 100 years, not -1"),
         ({"backoff": 0.5}, "backoff must be whole seconds for PHP, not 0.5"),
         ({"backoff": (1, 2.5)}, "backoff must be whole seconds for PHP, not 2.5"),
+        (
+            {"backoff": Exponential(1, factor=1.5)},
+            "backoff must be whole seconds for PHP, not 1.5",
+        ),
         ({"backoff": []}, "backoff must be seconds, a sequence of seconds"),
         ({"backoff": lambda: 1}, "backoff cannot be a function: PHP could not call it"),
         ({"retry_until": datetime(2030, 1, 1)}, "retry_until must be seconds, a timedelta"),  # noqa: DTZ001
@@ -291,6 +296,11 @@ def test_a_wrong_option_is_refused(options: Any, message: str) -> None:
         foreign(IMPORT, {}, **options)
     assert message in str(raised.value)
     assert str(raised.value).startswith("App\\Handlers\\Import@handle")
+
+
+def test_an_exponential_is_written_as_its_delays() -> None:
+    message = envelope.create(foreign(IMPORT, {}, backoff=Exponential(5, most=60)))
+    assert message["backoff"] == "5,10,20,40,60"
 
 
 def test_whole_floats_and_none_are_fine() -> None:

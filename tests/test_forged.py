@@ -729,7 +729,7 @@ def test_what_an_older_key_signed_goes_on(place: dict[str, Any]) -> None:
     assert dispatched(queue) > 0
     ScheduleRows(manager.default()).sign(queue, "nightly")
     queue = used(place)
-    assert [each.refused for each in ScheduleRows(manager.default()).told(queue)] == [""]
+    assert [each.refused for each in ScheduleRows(manager.default()).summaries(queue)] == [""]
 
 
 def test_while_the_unsigned_is_accepted_it_runs_and_nobody_vouches_for_it(

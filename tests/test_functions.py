@@ -133,8 +133,9 @@ def test_every_option_of_a_class_can_be_given() -> None:
         "fail_on_timeout": True, "retry_until": 60,
         "expires": datetime(2030, 1, 1, tzinfo=UTC), "track": True, "keep_log": 50,
         "unique": True, "unique_id": "one", "unique_for": 60, "unique_until": "started",
-        "debounce": None, "encrypted": True, "job_name": "every",
-        "display_name": "Every", "tags": ["a"], "middleware": [print],
+        "debounce": None, "once": 60, "chunk": None, "group": "all", "encrypted": True,
+        "give_back": True,
+        "job_name": "every", "display_name": "Every", "tags": ["a"], "middleware": [print],
     }  # fmt: skip
     assert [*every] == [*OPTIONS]
     function = queueable(**every)(add._function)

@@ -16,8 +16,9 @@ from qframe.payload import envelope
 KEYS = (
     "uuid", "displayName", "job", "maxTries", "maxExceptions", "failOnTimeout", "backoff",
     "timeout", "retryUntil", "data", "createdAt", "id", "attempts", "delay", "unique", "debounce",
-    "track", "trackedSince", "retried", "chain", "batch", "tags", "priority", "expiresAt",
-    "signature", "sealed", "secret",
+    "once", "group", "track", "trackedSince", "retried", "chain", "batch", "flow", "references",
+    "tags", "priority",
+    "expiresAt", "signature", "sealed", "secret",
 )  # fmt: skip
 INSIDE = ("key", "for", "until", "id", "batch", "uuid", "raw", "queue")
 

@@ -10,8 +10,8 @@ import pytest
 
 from qframe import InvalidJob, InvalidQueueName, Queueable, QueueManager, dispatch, manager
 from qframe.connection import Connection
-from qframe.dispatch import after_commit
 from qframe.dispatch.draft import flush
+from qframe.hooks import of_process
 
 Acts = list[Callable[[], None]]
 
@@ -31,10 +31,10 @@ def commit(queue: Connection, monkeypatch: pytest.MonkeyPatch) -> Callable[[], N
     """A transaction is open, as a framework says; what commits it is given."""
     acts: Acts = []
     opened = SimpleNamespace(within=lambda: None, on_commit=acts.append)
-    monkeypatch.setattr(after_commit, "find_open", lambda _: opened)
+    monkeypatch.setattr(of_process, "find_open", lambda _: opened)
 
     def commit() -> None:
-        monkeypatch.setattr(after_commit, "find_open", lambda _: None)
+        monkeypatch.setattr(of_process, "find_open", lambda _: None)
         for act in acts:
             act()
         flush()

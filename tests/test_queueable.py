@@ -10,7 +10,15 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from qframe import InvalidJob, JobDefinitionError, QframeError, Queueable, dispatch, dispatch_sync
+from qframe import (
+    Exponential,
+    InvalidJob,
+    JobDefinitionError,
+    QframeError,
+    Queueable,
+    dispatch,
+    dispatch_sync,
+)
 from qframe.jobs.definition import index
 from qframe.jobs.options import OPTIONS as KNOWN
 from qframe.payload import envelope
@@ -20,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("fresh")
 OPTIONS = [
     *("connection", "queue", "delay", "priority", "tries", "max_exceptions", "backoff", "timeout"),
     *("concurrency", "fail_on_timeout", "retry_until", "expires", "track", "keep_log"),
-    *("unique", "unique_id", "unique_for", "unique_until", "debounce", "encrypted"),
-    *("job_name", "display_name", "tags", "middleware"),
+    *("unique", "unique_id", "unique_for", "unique_until", "debounce", "once", "chunk", "group"),
+    *("encrypted", "give_back", "job_name", "display_name", "tags", "middleware"),
 ]
 MAY_BE_METHODS = ["backoff", "retry_until", "display_name", "tags", "middleware"]
 
@@ -74,7 +82,7 @@ RIGHT: dict[str, list[Any]] = {
     "priority": [0, 1024, 2**32 - 1, None],
     "tries": [0, 1, 100, None],
     "max_exceptions": [1, 3, None],
-    "backoff": [0, 0.5, [1, 5, 10], (1, 2.5), None],
+    "backoff": [0, 0.5, [1, 5, 10], (1, 2.5), Exponential(1), None],
     "timeout": [0, 60, 0.5, None],
     "concurrency": [1, 1000, None],
     "fail_on_timeout": [True, False],
@@ -87,7 +95,11 @@ RIGHT: dict[str, list[Any]] = {
     "unique_for": [60, 0.5, timedelta(hours=1)],
     "unique_until": ["handled", "started"],
     "debounce": [5, 0.5, timedelta(minutes=1), None],
+    "once": [5, 0.5, timedelta(minutes=1), None],
+    "chunk": [None],
+    "group": ["all", None],
     "encrypted": [True, False],
+    "give_back": [True, False],
     "job_name": ["App\\Jobs\\Declared", None],
     "display_name": ["shown", None],
     "tags": [(), ["a"], ("a", "b"), {"a"}],
@@ -109,7 +121,11 @@ WRONG: dict[str, list[Any]] = {
     "unique_for": [0, -1, "60", None, math.inf, True, timedelta(0)],
     "unique_until": ["done", 7, None],
     "debounce": [0, -1, "5", math.inf, True, timedelta(0)],
+    "once": [0, -1, "5", math.inf, True, timedelta(0), datetime(2030, 1, 1, tzinfo=UTC)],
+    "chunk": [100, "100", True, (100, 2)],
+    "group": ["", 7, True, "a\n", "a" * 201],
     "encrypted": [1, 0, "yes", None],
+    "give_back": [1, 0, "yes", None],
     "retry_until": [-1, "tomorrow", True, datetime(2026, 1, 1)],  # noqa: DTZ001
     "expires": [-1, "tomorrow", True, datetime(2026, 1, 1), lambda self: 5],  # noqa: DTZ001
     "track": [0, -1, "yes", None, math.inf, timedelta(0), datetime(2030, 1, 1, tzinfo=UTC)],
@@ -283,6 +299,7 @@ def test_options_as_methods_are_asked_for_each_job() -> None:
         (lambda self, attempt, error: [attempt, 5], [3, 5]),
         (lambda self, *rest: len(rest), [2]),
         (lambda self: None, None),
+        (lambda self: Exponential(2, jitter=0), [8]),
     ],
 )
 def test_a_backoff_method_takes_what_it_wants(method: Any, given: list[float] | None) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qframe.alerts.life import RESOLVED, Telling
+from qframe.alerts.life import RESOLVED, Notification
 from qframe.drivers import process
 from qframe.payload.text import one_line
 
@@ -17,7 +17,7 @@ _GRACE = 15.0
 """Seconds beyond its timeout after which an unfinished notification counts as lost."""
 
 
-class NotTold(Exception):
+class NotSent(Exception):
     """The channel did not accept the notification; the message says why, without secrets."""
 
 
@@ -32,32 +32,32 @@ class Channel(ABC):
         return self.timeout + _GRACE
 
     @abstractmethod
-    def tell(self, telling: Telling) -> None:
+    def send(self, notification: Notification) -> None:
         """Send the notification. Raises `NotTold`, or errors of the library below."""
 
 
-def message(telling: Telling) -> dict[str, Any]:
+def message(notification: Notification) -> dict[str, Any]:
     """Return the JSON fields for the webhook and the command."""
-    alert = telling.alert
+    alert = notification.alert
     return {
-        "id": telling.id,
-        "event": telling.event,
-        "text": f"{headline(telling)} [{alert.rule}]",
+        "id": notification.id,
+        "event": notification.event,
+        "text": f"{headline(notification)} [{alert.rule}]",
         "alert": alert.id,
         "rule": alert.rule,
         "connection": alert.connection,
         "subject": alert.what,
         "value": alert.value,
         "since": alert.since,
-        "at": telling.at,
+        "at": notification.at,
         "host": process.NAME,
     }
 
 
-def headline(telling: Telling) -> str:
+def headline(notification: Notification) -> str:
     """Return the notification in one line."""
-    before = {RESOLVED: "over: "}.get(telling.event, "")
-    return one_line(before + telling.alert.text, 300)
+    before = {RESOLVED: "over: "}.get(notification.event, "")
+    return one_line(before + notification.alert.text, 300)
 
 
 def trusting(ca: Path | None) -> ssl.SSLContext:

@@ -14,9 +14,9 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from qframe import events
-from qframe.alerts.channel import Channel, NotTold, message, trusting, why
+from qframe.alerts.channel import Channel, NotSent, message, trusting, why
 from qframe.alerts.deadline import Deadline
-from qframe.alerts.life import RESOLVED, Telling
+from qframe.alerts.life import RESOLVED, Notification
 from qframe.alerts.mail import Mail
 from qframe.config import AlertSettings, CommandSettings, WebhookSettings
 from qframe.payload.text import one_line
@@ -25,14 +25,14 @@ from qframe.payload.text import one_line
 class ListenerChannel(Channel):
     """Listeners of `AlertRaised` and `AlertResolved` in the checking process."""
 
-    def tell(self, telling: Telling) -> None:
+    def send(self, notification: Notification) -> None:
         """Fire the event."""
-        alert = telling.alert
+        alert = notification.alert
         about = (alert.rule, alert.connection, alert.what, alert.text, alert.value, alert.since)
-        if telling.event == RESOLVED:
+        if notification.event == RESOLVED:
             events.fire(events.AlertResolved, *about)
         else:
-            events.fire(events.AlertRaised, *about, telling.event != "raised")
+            events.fire(events.AlertRaised, *about, notification.event != "raised")
 
 
 class Webhook(Channel):
@@ -44,12 +44,12 @@ class Webhook(Channel):
         self._secret = settings.secret.get_secret_value() if settings.secret else ""
         self._ca = settings.ca
 
-    def tell(self, telling: Telling) -> None:
+    def send(self, notification: Notification) -> None:
         """Post it. Raises `NotTold` for any answer except 2xx. Follows no redirection."""
         import http.client  # noqa: PLC0415 (only a channel needs it)
 
         parts = urlsplit(self._url)
-        body, host = json.dumps(message(telling)).encode(), parts.hostname or ""
+        body, host = json.dumps(message(notification)).encode(), parts.hostname or ""
         is_secure = parts.scheme == "https"
         kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
         connection = kind(host, parts.port or kind.default_port)
@@ -60,17 +60,17 @@ class Webhook(Channel):
                 if is_secure:
                     context = trusting(self._ca)
                     connection.sock = context.wrap_socket(connection.sock, server_hostname=host)
-                connection.request("POST", path, body, self._headers(telling, body))
+                connection.request("POST", path, body, self._headers(notification, body))
                 status = connection.getresponse().status
             except (OSError, http.client.HTTPException) as error:
-                raise NotTold(f"{parts.hostname}: {why(error)}") from None
+                raise NotSent(f"{parts.hostname}: {why(error)}") from None
             finally:
                 connection.close()
         if not 200 <= status < 300:  # noqa: PLR2004 (success)
-            raise NotTold(f"{parts.hostname} answered {status}")
+            raise NotSent(f"{parts.hostname} answered {status}")
 
-    def _headers(self, telling: Telling, body: bytes) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Qframe-Id": telling.id}
+    def _headers(self, notification: Notification, body: bytes) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Qframe-Id": notification.id}
         if self._secret:
             now = str(int(time.time()))
             headers |= {
@@ -92,22 +92,22 @@ class CommandChannel(Channel):
         self.timeout = settings.timeout
         self._run = settings.run
 
-    def tell(self, telling: Telling) -> None:
+    def send(self, notification: Notification) -> None:
         """Run it, with JSON on its stdin. Raises `NotTold` unless it exits 0 in time."""
-        text = json.dumps(message(telling)).encode()
+        text = json.dumps(message(notification)).encode()
         name = self._run[0]
         try:
             pid, given = self._start()
         except OSError as error:
-            raise NotTold(f"{one_line(name, 100)}: {error.strerror}") from None
+            raise NotSent(f"{one_line(name, 100)}: {error.strerror}") from None
         with suppress(BrokenPipeError):  # the program does not read it, which is allowed
             os.write(given, text)  # shorter than any pipe
         os.close(given)
         code = self._wait(pid)
         if code is None:
-            raise NotTold(f"{one_line(name, 100)} was killed after {self.timeout:g} s")
+            raise NotSent(f"{one_line(name, 100)} was killed after {self.timeout:g} s")
         if code:
-            raise NotTold(f"{one_line(name, 100)}: exit {code}")
+            raise NotSent(f"{one_line(name, 100)}: exit {code}")
 
     def _start(self) -> tuple[int, int]:
         """Start it in its own process group, with no signals blocked (this thread blocks them)."""

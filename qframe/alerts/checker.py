@@ -12,8 +12,8 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from qframe.alerts.channel import Channel, NotTold
-from qframe.alerts.life import Alert, AlertRecords, AlertTerms, Evaluation, Telling, texts
+from qframe.alerts.channel import Channel, NotSent
+from qframe.alerts.life import Alert, AlertRecords, AlertTerms, Evaluation, Notification, texts
 from qframe.config import AlertSettings
 from qframe.contracts.backend import suspending_clock
 from qframe.contracts.step import Expect, Set, Step
@@ -63,8 +63,8 @@ class Checker:
             settings.remind,
             settings.resolved,
         )
-        self._ends: queue.SimpleQueue[tuple[Telling, str]] = queue.SimpleQueue()
-        self._unheard: list[tuple[Telling, str]] = []
+        self._ends: queue.SimpleQueue[tuple[Notification, str]] = queue.SimpleQueue()
+        self._unsaved: list[tuple[Notification, str]] = []
         self._running = 0
         self._known: tuple[str | None, AlertRecords] | None = None
         """The last text read or written, and its state; used while the store does not answer."""
@@ -75,7 +75,7 @@ class Checker:
 
     def check(self) -> None:
         """Check the rules if it is time and this checker's turn, and begin notifications."""
-        self._hear()
+        self._take_ended()
         try:
             if not self._store.takes_turn(_TURN, self._who, _TURNS * self._every):
                 self._known = self._due = None
@@ -107,7 +107,7 @@ class Checker:
         """Wait briefly for running notifications, and free the turn."""
         until = time.monotonic() + _PARTING
         while self._running and (left := until - time.monotonic()) > 0:
-            self._hear(left)
+            self._take_ended(left)
         try:
             self._note()
             self._store.delete(_TURN, self._who)
@@ -136,7 +136,7 @@ class Checker:
                 self._known = None
                 return
             text, self._ahead = written, False
-        self._unheard.clear()
+        self._unsaved.clear()
         self._known = (text, state)
         self._due = state.next_due(self._terms)
         for each in begun:
@@ -158,46 +158,48 @@ class Checker:
 
     # -- notifications ----------------------------------------------------------------------------
 
-    def _begin(self, telling: Telling, asked: float) -> None:
+    def _begin(self, notification: Notification, asked: float) -> None:
         """Send it in a separate thread, unless this process was stopped after the write."""
 
-        def tell() -> None:
+        def send() -> None:
             why = "the process was stopped"
             if suspending_clock() - asked < _FRESH:
                 try:
-                    self._channels[telling.channel].tell(telling)
+                    self._channels[notification.channel].send(notification)
                     why = ""
-                except NotTold as error:
+                except NotSent as error:
                     why = str(error)
                 except Exception as error:  # noqa: BLE001 (a library may raise anything; retried)
                     why = tracebacks.brief(error)
-            self._ends.put((telling, why))
+            self._ends.put((notification, why))
             self._wake()
 
         self._running += 1
-        start_thread("qframe telling", tell)
+        start_thread("qframe notification", send)
 
-    def _hear(self, seconds: float = 0.0) -> None:
+    def _take_ended(self, seconds: float = 0.0) -> None:
         """Handle finished notifications, waiting at most `seconds` for the first."""
         try:
             while True:
-                telling, why = self._ends.get(timeout=seconds) if seconds else self._ends.get(False)
+                notification, why = (
+                    self._ends.get(timeout=seconds) if seconds else self._ends.get(False)
+                )
                 seconds = 0.0
                 self._running -= 1
-                self._unheard.append((telling, why))
+                self._unsaved.append((notification, why))
                 if why:
-                    told = (telling.channel, telling.alert.text, one_line(why, 200))
-                    log.warning("an alert could not be told (%s): %s: %s", *told)
+                    of = (notification.channel, notification.alert.text, one_line(why, 200))
+                    log.warning("an alert could not be sent (%s): %s: %s", *of)
         except queue.Empty:
             return
 
     def _apply(self, state: AlertRecords) -> None:
-        for telling, why in self._unheard:
-            state.ended(telling, well=not why, now=time.time())
+        for notification, why in self._unsaved:
+            state.ended(notification, well=not why, now=time.time())
 
     def _note(self) -> None:
         """Record finished notifications, although another checker has the turn."""
-        for _ in range(_TRIES if self._unheard else 0):
+        for _ in range(_TRIES if self._unsaved else 0):
             (text,) = self._store.get(_STATE)
             state = AlertRecords.read(text)
             self._apply(state)
@@ -205,7 +207,7 @@ class Checker:
             step = Step(None, Expect(_STATE, text), Set(_STATE, state.model_dump_json()))
             (result,) = self._store.backend.apply(step)
             if result.applied:
-                self._unheard.clear()
+                self._unsaved.clear()
                 return
 
 

@@ -75,11 +75,11 @@ class Alert(BaseModel):
     """When the problem was last found."""
     quiet: float = 0.0
     """When it was last gone; 0 while it lasts."""
-    told: float = 0.0
+    notified_at: float = 0.0
     """When the last notification was sent; 0: it has not lasted long enough yet."""
 
 
-class Telling(BaseModel):
+class Notification(BaseModel):
     """A notification for one channel, until the channel accepts it."""
 
     id: str
@@ -99,7 +99,7 @@ class AlertRecords(BaseModel):
     number: int = 0
     """Grows with each change, so that no text is repeated."""
     alerts: dict[str, Alert] = {}
-    tellings: list[Telling] = []
+    notifications: list[Notification] = []
 
     @classmethod
     def read(cls, text: str | None) -> AlertRecords:
@@ -111,12 +111,18 @@ class AlertRecords(BaseModel):
 
     def on(self) -> list[Alert]:
         """Return the current alerts, the latest first."""
-        return sorted((each for each in self.alerts.values() if each.told), key=lambda a: -a.since)
+        return sorted(
+            (each for each in self.alerts.values() if each.notified_at), key=lambda a: -a.since
+        )
 
     def settle(self, seen: Evaluation) -> None:
         """Call `settle` of the problems whose alert was sent."""
         for each in seen.found:
-            if each.settle is not None and each.key in self.alerts and self.alerts[each.key].told:
+            if (
+                each.settle is not None
+                and each.key in self.alerts
+                and self.alerts[each.key].notified_at
+            ):
                 each.settle()
 
     # -- checking the rules -----------------------------------------------------------------------
@@ -147,11 +153,11 @@ class AlertRecords(BaseModel):
             self.alerts[found.key] = alert
         alert.text, alert.value = one_line(found.text, 300), round(found.value, 3)
         alert.seen, alert.quiet = now, 0.0
-        if not alert.told:
+        if not alert.notified_at:
             if now - alert.since >= found.rule.lasting:
-                self._tell(RAISED, alert, terms, now)
-        elif terms.remind and now - alert.told >= terms.remind:
-            self._tell(REMINDED, alert, terms, now)
+                self._notify(RAISED, alert, terms, now)
+        elif terms.remind and now - alert.notified_at >= terms.remind:
+            self._notify(REMINDED, alert, terms, now)
 
     def _not_found(self, key: str, seen: Evaluation, terms: AlertTerms, now: float) -> None:
         alert = self.alerts[key]
@@ -160,20 +166,20 @@ class AlertRecords(BaseModel):
                 del self.alerts[key]
         elif {(alert.rule, alert.connection), (alert.rule, "")} & seen.unknown.keys():
             return
-        elif not alert.told:
+        elif not alert.notified_at:
             del self.alerts[key]
         else:
             alert.quiet = alert.quiet or now
             if now - alert.quiet >= terms.calm:
                 del self.alerts[key]
                 if terms.resolved:
-                    self._tell(RESOLVED, alert, terms, now)
+                    self._notify(RESOLVED, alert, terms, now)
 
-    def _tell(self, event: str, alert: Alert, terms: AlertTerms, now: float) -> None:
-        alert.told = now
+    def _notify(self, event: str, alert: Alert, terms: AlertTerms, now: float) -> None:
+        alert.notified_at = now
         for channel in terms.channels:
-            self.tellings.append(
-                Telling(
+            self.notifications.append(
+                Notification(
                     id=f"{alert.id}.{event}.{int(now)}",
                     channel=channel,
                     event=event,
@@ -185,7 +191,7 @@ class AlertRecords(BaseModel):
 
     # -- notifications ----------------------------------------------------------------------------
 
-    def begin(self, terms: AlertTerms, now: float) -> list[Telling]:
+    def begin(self, terms: AlertTerms, now: float) -> list[Notification]:
         """Return the notifications to send now, one for each channel, and mark them as begun.
 
         A notification that did not end within the channel's time is sent again.
@@ -193,7 +199,7 @@ class AlertRecords(BaseModel):
         self._give_up(now)
         begun = []
         for channel, longest in terms.channels.items():
-            mine = [each for each in self.tellings if each.channel == channel]
+            mine = [each for each in self.notifications if each.channel == channel]
             if any(each.begun and now < each.begun + longest for each in mine):
                 continue
             due = next((each for each in mine if each.due <= now), None)
@@ -202,12 +208,12 @@ class AlertRecords(BaseModel):
                 begun.append(due)
         return begun
 
-    def ended(self, telling: Telling, *, well: bool, now: float) -> bool:
+    def ended(self, notification: Notification, *, well: bool, now: float) -> bool:
         """Record the end of a notification. Returns whether it was still known."""
-        for each in self.tellings:
-            if (each.id, each.channel) == (telling.id, telling.channel):
+        for each in self.notifications:
+            if (each.id, each.channel) == (notification.id, notification.channel):
                 if well:
-                    self.tellings.remove(each)
+                    self.notifications.remove(each)
                 else:
                     each.begun, each.due = 0.0, now + min(_LONGEST_PAUSE, 2.0**each.tries)
                 return True
@@ -217,18 +223,18 @@ class AlertRecords(BaseModel):
         """Return when the next notification is due, in epoch seconds."""
         due = (
             max(each.due, each.begun + terms.channels[each.channel] if each.begun else 0.0)
-            for each in self.tellings
+            for each in self.notifications
             if each.channel in terms.channels
         )
         return min(due, default=None)
 
     def _give_up(self, now: float) -> None:
-        late = [each for each in self.tellings if now - each.at > _GIVEN_UP and not each.begun]
-        late += self.tellings[: max(0, len(self.tellings) - _MOST_TELLINGS)]
+        late = [each for each in self.notifications if now - each.at > _GIVEN_UP and not each.begun]
+        late += self.notifications[: max(0, len(self.notifications) - _MOST_TELLINGS)]
         for each in late:
-            if each in self.tellings:
-                self.tellings.remove(each)
-                log.error("an alert was never told (%s): %s", each.channel, each.alert.text)
+            if each in self.notifications:
+                self.notifications.remove(each)
+                log.error("an alert was never sent (%s): %s", each.channel, each.alert.text)
 
 
 @dataclass(frozen=True, slots=True)

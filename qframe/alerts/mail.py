@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from qframe.alerts.channel import Channel, NotTold, headline, trusting, why
+from qframe.alerts.channel import Channel, NotSent, headline, trusting, why
 from qframe.alerts.deadline import Deadline
-from qframe.alerts.life import Telling
+from qframe.alerts.life import Notification
 from qframe.config import MailSettings
 from qframe.drivers import process
 from qframe.payload.timing import iso
@@ -20,16 +20,16 @@ class Mail(Channel):
         self.timeout = settings.timeout
         self._settings = settings
 
-    def tell(self, telling: Telling) -> None:
+    def send(self, notification: Notification) -> None:
         """Send the mail."""
         import smtplib  # noqa: PLC0415 (only mail needs it)
         from email.message import EmailMessage  # noqa: PLC0415 (as above)
 
-        settings, alert = self._settings, telling.alert
+        settings, alert = self._settings, notification.alert
         mail = EmailMessage()
-        mail["Subject"] = f"[qframe] {headline(telling)}"
+        mail["Subject"] = f"[qframe] {headline(notification)}"
         mail["From"], mail["To"] = settings.sender, ", ".join(settings.to)
-        mail["Message-ID"] = f"<{telling.id}@qframe>"
+        mail["Message-ID"] = f"<{notification.id}@qframe>"
         mail["Auto-Submitted"] = "auto-generated"
         lines = {
             "rule": alert.rule,
@@ -40,7 +40,7 @@ class Mail(Channel):
             "told by": process.NAME,
         }
         shown = [f"{name + ':':<12}{text}" for name, text in lines.items() if text]
-        mail.set_content("\n".join([headline(telling), "", *shown, ""]))
+        mail.set_content("\n".join([headline(notification), "", *shown, ""]))
         secure = trusting(settings.ca) if settings.tls != "none" else None
         server = smtplib.SMTP()
         server._host = settings.host  # type: ignore[attr-defined]  # noqa: SLF001 (its name for TLS)
@@ -58,8 +58,8 @@ class Mail(Channel):
                     server.login(settings.user, settings.password.get_secret_value())
                 server.send_message(mail)
             except smtplib.SMTPResponseException as error:
-                raise NotTold(f"{settings.host} answered {error.smtp_code}") from None
+                raise NotSent(f"{settings.host} answered {error.smtp_code}") from None
             except (OSError, smtplib.SMTPException) as error:
-                raise NotTold(f"{settings.host}: {why(error)}") from None
+                raise NotSent(f"{settings.host}: {why(error)}") from None
             finally:
                 server.close()

@@ -18,6 +18,7 @@ from qframe.console import (
     batches,
     deploys,
     failed,
+    flows,
     jobs,
     migrate,
     monitor,
@@ -34,9 +35,9 @@ from qframe.console import (
     work,
     workers,
 )
-from qframe.console.place import say_hint
+from qframe.console.place import print_hint
 from qframe.console.stream import fill_standard_descriptors, leave_streams
-from qframe.console.text import say_error
+from qframe.console.text import print_error
 from qframe.exceptions import (
     BackendUnavailable,
     ConfigurationError,
@@ -65,11 +66,12 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
     "Queues": {queues: ("pause", "resume", "size", "clear", "kick")},
     "Jobs": {
         jobs: ("dispatch",),
-        status: ("status", "cancel"),
+        status: ("status", "cancel", "event"),
     },
     "Failed jobs": {failed: ("failed", "retry", "forget", "silence", "flush", "prune")},
-    "Batches and schedules": {
+    "Batches, flows and schedules": {
         batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
+        flows: ("flow", "flows"),
         schedule: ("schedule",),
     },
     "Monitoring": {
@@ -138,16 +140,16 @@ def main() -> None:
     try:
         code = _called(words)
     except (ConfigurationError, InvalidJob, Unsupported) as error:
-        code = say_error(str(error), USAGE)
+        code = print_error(str(error), USAGE)
     except BackendUnavailable as error:
-        code = say_error(str(error), StopReason.LOST_BACKEND.exit_code)
+        code = print_error(str(error), StopReason.LOST_BACKEND.exit_code)
     except QframeError as error:
-        code = say_error(str(error), 1)
+        code = print_error(str(error), 1)
     except UnicodeEncodeError as error:
         # An argument may be any bytes: no backend accepts undecodable text.
-        code = say_error(f"{error.object!r} is not UTF-8", USAGE)
+        code = print_error(f"{error.object!r} is not UTF-8", USAGE)
     except (KeyboardInterrupt, typer.Abort):
-        code = say_error("interrupted", 130)
+        code = print_error("interrupted", 130)
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
@@ -155,7 +157,7 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        code = say_error(error.format_message(), USAGE)
+        code = print_error(error.format_message(), USAGE)
     sys.stdout, sys.stderr = streams  # a job's stream may raise anything
     sys.exit(_left(words, code))
 
@@ -180,12 +182,12 @@ def _unwritten(error: OSError) -> int:
     """Reports why something could not be written, unless stdout's reader has gone."""
     if isinstance(error, BrokenPipeError):
         return _READER_GONE
-    return say_error(f"cannot write: {error.strerror}", 1)
+    return print_error(f"cannot write: {error.strerror}", 1)
 
 
 def _helped(words: Sequence[str]) -> int:
     """Prints help, and which command is likely meant in a framework's project."""
-    say_hint(config.here(), " ".join(words))
+    print_hint(config.here(), " ".join(words))
     app([*words, "--help"], standalone_mode=False)
     return 0
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from qframe.connection import Connection
+from qframe.console import stored
 from qframe.console.connections import JobConnections, configured, find_failed
 from qframe.console.follow import FollowState, followed
 from qframe.console.numbers import MOST_HOURS, seconds
 from qframe.console.options import Config, ConnectionOption, Json, Limit, Where, first, hours_ago
-from qframe.console.text import say, say_error, say_facts, say_json, say_rows
+from qframe.console.text import print_error, print_facts, print_json, print_rows, say
 from qframe.contracts.batch import BatchRecord
 from qframe.dispatch.batch import Batch
 from qframe.exceptions import ConfigurationError
 from qframe.features.batches import BatchStore
-from qframe.operations import ids, lists
+from qframe.operations import lists
 from qframe.operations.batches import BatchState, state_of
 from qframe.payload.text import one_line
 
@@ -79,13 +78,13 @@ def batches(
     lists.BATCHES.chosen((), where)  # fails even if no store answers
     known = (
         record
-        for record in _everything(JobConnections(configured(config), connection))
+        for record in stored.everything(JobConnections(configured(config), connection), _kept)
         if lists.BATCHES.chosen([BatchState.of(record)], where)
     )
     rows = [_row(record) for record in first(known, limit)]
     if not as_json:
         rows = [{**row, "progress": f"{row['progress']:.0%}"} for row in rows]
-    say_rows(rows, _COLUMNS, empty="no batches", as_json=as_json)
+    print_rows(rows, _COLUMNS, empty="no batches", as_json=as_json)
     if not as_json and next(known, None) is not None:
         say("and more: --limit 0 shows all")
 
@@ -106,7 +105,7 @@ def cancel_batch(
         say(f"cancelled {found.id}")
         return 0
     how = "cancelled" if found.fresh().is_cancelled else "finished"
-    return say_error(f"{found.id} is {how} already", 1)
+    return print_error(f"{found.id} is {how} already", 1)
 
 
 def retry_batch(
@@ -176,36 +175,8 @@ def _kept(queue: Connection) -> BatchStore:
 
 
 def _found(connections: JobConnections, identity: str) -> tuple[Connection, Batch]:
-    """Returns a batch and its connection: the one it was dispatched on if several know it."""
-    found = _read(connections, identity)
-    if not found and ids.may_be_part(identity):
-        whole = ids.whole(identity, (record.id for record in _everything(connections)))
-        found = _read(connections, whole) if whole is not None else []
-    if not found:
-        raise ConfigurationError(f"no batch {identity[:100]!r}; qframe batches lists them")
-    queue, record = next((each for each in found if each[0].name == each[1].connection), found[0])
+    queue, record = stored.find(connections, identity, _kept, "batch", "qframe batches")
     return queue, Batch(queue, record)
-
-
-def _read(connections: JobConnections, identity: str) -> list[tuple[Connection, BatchRecord]]:
-    done = connections.each(lambda queue: _kept(queue).read(identity))
-    return [(queue, record) for queue, record in done if record is not None]
-
-
-def _everything(connections: JobConnections) -> Iterator[BatchRecord]:
-    """Yields the batches in the stores that answer, latest first, each once."""
-
-    def reach(queue: Connection) -> BatchStore:
-        kept = _kept(queue)
-        next(kept.all(), None)
-        return kept
-
-    several = [kept.all() for _, kept in connections.each(reach)]
-    seen: set[str] = set()
-    for record in heapq.merge(*several, key=lambda each: -each.created_at):
-        if record.id not in seen and connections.only in {None, record.connection}:
-            seen.add(record.id)
-            yield record
 
 
 def _retry(connections: JobConnections, queue: Connection, found: Batch) -> int:
@@ -242,9 +213,9 @@ def _show(found: Batch, *, as_json: bool) -> None:
     failed = list(found.failed_jobs) if found.has_failures else []
     row = _row(found.record)
     if as_json:
-        say_json({**row, "failed_jobs": failed})
+        print_json({**row, "failed_jobs": failed})
         return
-    say_facts({**row, "progress": _percent(found)})
+    print_facts({**row, "progress": _percent(found)})
     for uuid in failed[:_NAMED]:
         say(f"{'failed job':<12}{uuid or 'one that could not be queued'}")
     if found.failed > _NAMED:

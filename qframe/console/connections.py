@@ -8,15 +8,16 @@ from typing import TypeVar
 
 from qframe import config, manager
 from qframe.connection import Connection
-from qframe.console.text import say_error
+from qframe.console.text import print_error
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import QframeError
-from qframe.failed.retry import retry
+from qframe.failed.retry import Anew, retry
 from qframe.manager import QueueManager
 from qframe.operations import reach
 
 T = TypeVar("T")
+_ON = Anew()
 
 
 def configured(file: Path | None) -> QueueManager:
@@ -45,7 +46,7 @@ class JobConnections:
         silent = [error for _, error in answers.silent]
         lines = dict.fromkeys(map(str, silent))  # connections may share a store
         for line in lines if answers.given else [*lines][:-1]:
-            say_error(line, 0)
+            print_error(line, 0)
         if silent and not answers.given:
             raise silent[-1]
         return answers.given
@@ -61,15 +62,17 @@ class JobConnections:
 
         return reach.each_place(store for _, store in self.each(find))
 
-    def queue_again(self, chosen: Iterable[tuple[FailedStore, FailedJob]]) -> tuple[int, int]:
+    def queue_again(
+        self, chosen: Iterable[tuple[FailedStore, FailedJob]], anew: Anew = _ON
+    ) -> tuple[int, int]:
         """Queues failed jobs again; returns how many, and exit code 1 if some could not be."""
         count, code = 0, 0
         for store, record in chosen:
             try:
-                count += retry(self.queues, store, record)
+                count += retry(self.queues, store, record, anew)
             except QframeError as error:
                 code = 1
-                say_error(f"{record.uuid} is kept: {error}", 0)
+                print_error(f"{record.uuid} is kept: {error}", 0)
         return count, code
 
 

@@ -22,12 +22,13 @@ from qframe.console.options import (
     first,
     hours_ago,
 )
-from qframe.console.text import encodable, say, say_json, say_rows
+from qframe.console.text import encodable, print_json, print_rows, say
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import ConfigurationError, InvalidPayload
 from qframe.failed.causes import Failures, by_cause
 from qframe.failed.filters import Filter, tags_of
+from qframe.failed.retry import Anew
 from qframe.operations import failures, ids
 from qframe.operations.board import Board
 from qframe.payload import envelope, secret, tracebacks
@@ -72,10 +73,10 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
     found = (record for _, record in chosen.of(stores))
     if by:
         causes = first(by_cause(found), limit)
-        _say_causes(causes, Board(manager.default()), as_json=as_json)
+        _print_causes(causes, Board(manager.default()), as_json=as_json)
         return
     records = first(found, limit)
-    say_rows([*map(_row, records)], _COLUMNS, empty="no failed jobs", as_json=as_json)
+    print_rows([*map(_row, records)], _COLUMNS, empty="no failed jobs", as_json=as_json)
     more = sum(store.count() for store in stores) - len(records)
     if records and more > 0 and chosen.are_all and not as_json:
         say(f"and {more} more: --limit 0 shows all")
@@ -90,17 +91,30 @@ def retry(
     queue: QueueOption = None,
     where: Where = "",
     cause: CauseOption = "",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Do durable steps again that were done.")
+    ] = False,
+    from_step: Annotated[
+        str,
+        typer.Option("--from", help="Do this step and later ones again.", show_default=False),
+    ] = "",
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Queue failed jobs again; calling this twice queues each once.
+
+    A job with durable steps goes on where it stopped.
 
     qframe retry all
     qframe retry all --queue emails
     qframe retry --cause 4f1d0c88ab
     qframe retry --where 'error:Timeout newer:2h'
     qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+    qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --from book
     """
+    if fresh and from_step:
+        raise ConfigurationError("--fresh does all steps again: leave out --from")
+    anew = Anew(fresh=fresh, first=from_step)
     chosen = _ChosenFailed(queue, where, cause)
     connections = JobConnections(configured(config), connection)
     stores = connections.failed_stores(answering=True)
@@ -112,9 +126,9 @@ def retry(
         if not chosen.are_all:
             raise ConfigurationError("--queue, --cause and --where go with all, not with uuids")
         records = [_found(stores, uuid) for uuid in uuids]
-        count, code = connections.queue_again(records)
+        count, code = connections.queue_again(records, anew)
     else:
-        count, code = connections.queue_again(chosen.kept_in(stores))
+        count, code = connections.queue_again(chosen.kept_in(stores), anew)
     say(f"queued {count} failed jobs again")
     return code
 
@@ -142,10 +156,10 @@ def forget(
     stores = JobConnections(configured(config), connection).failed_stores(answering=True)
     for uuid in uuids or ():
         store, record = _found(stores, uuid)
-        store.forget(record.uuid)
+        store.forget(record)
         say(f"forgot {record.uuid}")
     if not uuids:
-        removed = sum(store.forget(record.uuid) for store, record in chosen.kept_in(stores))
+        removed = sum(store.forget(record) for store, record in chosen.kept_in(stores))
         say(f"forgot {removed} failed jobs")
 
 
@@ -258,7 +272,7 @@ def _row(record: FailedJob) -> dict[str, Any]:
     }
 
 
-def _say_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> None:
+def _print_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> None:
     now, muted, seen = time.time(), board.failed.muted(), board.failed.causes_seen()
     rows = [
         {
@@ -277,7 +291,7 @@ def _say_causes(causes: Sequence[Failures], board: Board, *, as_json: bool) -> N
         for hours in [each.hours(now)]
     ]
     columns = (*_CAUSES, "silenced") if any(each["silenced"] for each in rows) else _CAUSES
-    say_rows(rows, columns, empty="no failed jobs", as_json=as_json)
+    print_rows(rows, columns, empty="no failed jobs", as_json=as_json)
 
 
 def _bar(counts: Sequence[int]) -> str:
@@ -309,11 +323,13 @@ def _show(record: FailedJob, *, as_json: bool) -> None:
     ]
     if as_json:
         text = _without_secrets(record.payload).decode("utf-8", "backslashreplace")
-        say_json({**_row(record), "exception": record.exception, "ran": ran, "payload": text})
+        print_json({**_row(record), "exception": record.exception, "ran": ran, "payload": text})
         return
     row = _row(record)
     for key, value in {**row, "tags": ", ".join(row["tags"])}.items():
         say(f"{key:<12}{value}".rstrip())
-    say_rows([{**each, "ended_at": each["ended_at"] or ""} for each in ran], empty="never started")
+    print_rows(
+        [{**each, "ended_at": each["ended_at"] or ""} for each in ran], empty="never started"
+    )
     for line in record.exception.rstrip().splitlines():
         typer.echo("  " + encodable(printable(line)))

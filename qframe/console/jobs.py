@@ -10,7 +10,7 @@ import typer
 from qframe.console.connections import configured
 from qframe.console.numbers import CENTURY, seconds
 from qframe.console.options import Config, ConnectionOption, QueueOption
-from qframe.console.place import say_hint
+from qframe.console.place import print_hint
 from qframe.console.text import say
 from qframe.dispatch.pending import dispatch as dispatch_job
 from qframe.exceptions import InvalidArguments, InvalidJob, UnknownJob
@@ -33,7 +33,7 @@ def dispatch(
     qframe status $(qframe dispatch app.jobs.Import '{}' --track) --follow
     """
     queues = configured(config)
-    say_hint(queues.settings.root, "dispatch")
+    print_hint(queues.settings.root, "dispatch")
     queues.registry.load()
     try:
         fields = json.loads(data)

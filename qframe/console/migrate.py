@@ -8,7 +8,7 @@ import typer
 
 from qframe.console.connections import configured
 from qframe.console.options import Config
-from qframe.console.text import encodable, say, say_error
+from qframe.console.text import encodable, print_error, say
 from qframe.contracts.backend import Backend
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.worker.options import USAGE, StopReason
@@ -43,9 +43,9 @@ def migrate(
         try:
             act(name, queues.backend(name))
         except ConfigurationError as error:
-            codes.append(say_error(f"{name}: {error}", USAGE))
+            codes.append(print_error(f"{name}: {error}", USAGE))
         except BackendUnavailable as error:
-            codes.append(say_error(f"{name}: {error}", StopReason.LOST_BACKEND.exit_code))
+            codes.append(print_error(f"{name}: {error}", StopReason.LOST_BACKEND.exit_code))
     return max(codes)
 
 

@@ -10,6 +10,8 @@ import typer
 
 from qframe import events
 from qframe.alerts.life import Evaluation
+from qframe.alerts.readings import Readings
+from qframe.alerts.side_task import AlertTask
 from qframe.console import outbox
 from qframe.console.connections import JobConnections, configured
 from qframe.console.numbers import CENTURY, MANY, seconds, whole
@@ -22,14 +24,12 @@ from qframe.console.options import (
     seconds_of,
 )
 from qframe.console.queues import sizes_of
-from qframe.console.text import say, say_json, say_rows
+from qframe.console.text import print_json, print_rows, say
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.payload.text import count_of
 from qframe.rules import Rule, check_connections, parse
-from qframe.worker.alerting import alerting
 from qframe.worker.options import StopReason
-from qframe.worker.readings import Readings
 
 _LIMIT = 1000
 _LAG = 60.0
@@ -104,12 +104,12 @@ def _by_rules(wanted: list[Rule], seen: Evaluation, *, as_json: bool) -> int:
     broken = {row["rule"] for row in rows}
     for (rule, connection), why in seen.unknown.items():
         rows.append(_row(rule, connection, "UNKNOWN", why))
-    told = {row["rule"] for row in rows}
-    rows += [_row(each.text, "", "OK", "") for each in wanted if each.text not in told]
+    broken = {row["rule"] for row in rows}
+    rows += [_row(each.text, "", "OK", "") for each in wanted if each.text not in broken]
     if as_json:
-        say_json(rows)
+        print_json(rows)
     else:
-        say_rows(rows, ("status", "rule", "text"), empty="no rule")
+        print_rows(rows, ("status", "rule", "text"), empty="no rule")
     if broken:
         return 1
     return StopReason.LOST_BACKEND.exit_code if seen.unknown else 0
@@ -131,10 +131,15 @@ def _watch(queues: QueueManager, given: bool) -> int:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with alerting(queues):
+    task = AlertTask(queues)
+    task.prepare()
+    task.start()
+    try:
         say(f"looking after {count_of(len(queues.settings.alerts.parsed()), 'rule', 'rules')}")
         while not over.wait(3600):
             continue
+    finally:
+        task.stop()
     return 0
 
 
@@ -159,10 +164,10 @@ def _sizes(
         if row["status"] == "BUSY":
             events.fire(events.QueueBusy, row["connection"], outbox.QUEUE, row["waiting"])
     if as_json:
-        say_json([*rows, *kept])
+        print_json([*rows, *kept])
     else:
         columns = ("connection", "queue", "size", "status")
-        say_rows(rows, columns, empty="no queue holds a job")
+        print_rows(rows, columns, empty="no queue holds a job")
         if kept:
-            say_rows(kept, empty="")
+            print_rows(kept, empty="")
     return int(any(row["status"] != "OK" for row in [*rows, *kept]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qframe.console.text import say_error
+from qframe.console.text import print_error
 from qframe.exceptions import BackendUnavailable
 from qframe.manager import QueueManager
 
@@ -23,7 +23,7 @@ def rows(queues: QueueManager, only: str | None) -> list[dict[str, Any]]:
     try:
         lags = found.lags()
     except BackendUnavailable as error:
-        say_error(str(error), 0)
+        print_error(str(error), 0)
         return []
     return [
         {

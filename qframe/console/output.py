@@ -84,8 +84,8 @@ class Output:
         if self.as_json:
             self._write_json("starting", connection=where.title(), **facts, **where.fields())
         else:
-            told = "  ".join(f"{key} {value}" for key, value in facts.items())
-            self._write(f"  qframe  {where.first_line()}  {told}")
+            words = "  ".join(f"{key} {value}" for key, value in facts.items())
+            self._write(f"  qframe  {where.first_line()}  {words}")
             for key, text in where.lines():
                 self._write(f"  {key:<6}  {text}")
         project.announce()
@@ -98,8 +98,8 @@ class Output:
         if self.as_json:
             self._write_json("stopped", reason=reason, seconds=round(seconds, 3), **outcomes)
             return
-        told = ", ".join(f"{count} {what}" for what, count in outcomes.items()) or "no jobs"
-        self._write(f"  stopped ({reason}): {told} in {duration(seconds)}")
+        words = ", ".join(f"{count} {what}" for what, count in outcomes.items()) or "no jobs"
+        self._write(f"  stopped ({reason}): {words} in {duration(seconds)}")
 
     def _gone(self, event: events.BackendLost) -> None:
         self.notice("gone", f"{event.connection} gone: {one_line(str(event.error))}", "red")
@@ -159,8 +159,8 @@ class Output:
             stamp, dots = typer.style(stamp, dim=True), typer.style(dots, dim=True)
             took, status = typer.style(took, dim=True), typer.style(status, fg=colour, bold=True)
         tail = f"  {one_line(words, 200)}" if words else ""
-        told = "".join(f"\n    {line}" for line in self._traceback(event).get("traceback", ()))
-        self._write(f"  {stamp} {name} {dots} {took}{status}{tail}{told}")
+        trace = "".join(f"\n    {line}" for line in self._traceback(event).get("traceback", ()))
+        self._write(f"  {stamp} {name} {dots} {took}{status}{tail}{trace}")
 
     def _traceback(self, event: events.JobEvent) -> dict[str, list[str]]:
         """Returns the lines of the job's traceback if they are to be printed."""

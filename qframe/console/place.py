@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qframe import config
-from qframe.console.text import say, say_error
+from qframe.console.text import print_error, say
 from qframe.manager import QueueManager
 from qframe.payload.text import one_line
 
@@ -84,7 +84,7 @@ def origin_fields(origin: config.Origin) -> dict[str, Any]:
 
 def hint(root: Path, command: str) -> str:
     """Returns the command that is likely meant if a framework's project has not joined qframe."""
-    if config.source is not None:
+    if config.framework.source is not None:
         return ""
     words = f"qframe {command}".strip()
     if found := _django():
@@ -107,14 +107,14 @@ def configuration_lines(queues: QueueManager, command: str) -> Iterator[str]:
         yield f"note    {found}"
 
 
-def say_configuration(queues: QueueManager, command: str) -> None:
+def print_configuration(queues: QueueManager, command: str) -> None:
     for line in configuration_lines(queues, command):
         say(line)
 
 
-def say_hint(root: Path, command: str) -> None:
+def print_hint(root: Path, command: str) -> None:
     if found := hint(root, command):
-        say_error(found, 0)
+        print_error(found, 0)
 
 
 def _other_file(file: Path | None, origin: config.Origin) -> str:

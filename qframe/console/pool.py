@@ -145,7 +145,7 @@ class PoolReport:
         what = f"{self._each} {number} could not be started: {error.strerror}; again in {delay:g} s"
         self._say("not started", what, "red", worker=number, delay=delay)
 
-    def told(self, what: str) -> None:
+    def ordered(self, what: str) -> None:
         self._say("told", what, "yellow")
 
     def scaled(self, change: ScaleChange) -> None:

@@ -20,14 +20,15 @@ from qframe.console.options import (
     Where,
     seconds_of,
 )
-from qframe.console.text import say, say_json, say_rows
+from qframe.console.text import print_json, print_rows, say
 from qframe.contracts.backend import Capability
+from qframe.features.group import waiting_queues
 from qframe.manager import QueueManager
 from qframe.operations import lists
 from qframe.operations import queues as operations
 from qframe.operations.queues import QueueState
 from qframe.payload.text import count_of, queue_name
-from qframe.worker import slot_leases, view
+from qframe.worker import queue_facts, slot_leases
 from qframe.worker.concurrency import over_all
 
 Queue = Annotated[str, typer.Argument(help="Queue; default: all queues.")]
@@ -75,6 +76,9 @@ def size(
     queue: QueueOption = None,
     *,
     where: Where = "",
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Count the jobs of each group of a queue.")
+    ] = False,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
@@ -86,20 +90,28 @@ def size(
       qframe size
       qframe size --queue emails --json
       qframe size --where 'queue:mail* state:paused'
+      qframe size --groups
     """
     lists.QUEUES.chosen((), where)  # fails even if no backend answers
     queues = configured(config)
     connections = JobConnections(queues, connection)
+    if groups:
+        found = groups_of(connections, queue, where)
+        if as_json:
+            print_json(found)
+        else:
+            print_rows(found, empty="no group has a job")
+        return
     rows = sizes_of(connections, queue, where)
     if any(of.concurrency for of in queues.settings.queues.values()):
         _add_permits(rows, queues, shown=not as_json)
     kept = [] if queue or where else outbox.rows(queues, connection)
     if as_json:
-        say_json([*rows, *kept])
+        print_json([*rows, *kept])
         return
-    say_rows(rows, empty="no queue holds a job")
+    print_rows(rows, empty="no queue holds a job")
     if kept:
-        say_rows(kept, empty="")
+        print_rows(kept, empty="")
 
 
 def clear(connection: ConnectionName, *, queue: QueueOption = None, config: Config = None) -> None:
@@ -130,7 +142,7 @@ def kick(
     name = queue or found.default_queue
     count = found.kick(name)
     if as_json:
-        say_json({"connection": found.name, "queue": name, "kicked": count})
+        print_json({"connection": found.name, "queue": name, "kicked": count})
     else:
         say(f"kicked {count_of(count, 'job', 'jobs')} of {found.name}:{name}")
 
@@ -154,21 +166,34 @@ def sizes_of(
     connections: JobConnections, only: str | None, where: str = ""
 ) -> list[dict[str, Any]]:
     def count(queue: Connection) -> list[dict[str, Any]]:
-        there = {only or queue.default_queue}
-        if not only and Capability.LIST in queue.capabilities:
-            there.update(queue.queues())
-        if where:
-            there = _chosen(queue, there, where)
         return [
             {"connection": queue.name, "queue": name, **asdict(queue.sizes(name))}
-            for name in sorted(there)
+            for name in _named(queue, only, where)
         ]
 
     return [row for _, rows in connections.each(count) for row in rows]
 
 
+def groups_of(
+    connections: JobConnections, only: str | None, where: str = ""
+) -> list[dict[str, Any]]:
+    def count(queue: Connection) -> list[dict[str, Any]]:
+        found = (operations.groups(queue, name) for name in _named(queue, only, where))
+        return [each.model_dump() for states in found for each in states]
+
+    return [row for _, rows in connections.each(count) for row in rows]
+
+
+def _named(queue: Connection, only: str | None, where: str) -> list[str]:
+    """Returns the queue that was asked for, or all, sorted."""
+    there = {only or queue.default_queue}
+    if not only and Capability.LIST in queue.capabilities:
+        there.update(queue.queues(), waiting_queues(queue.context))
+    return sorted(_chosen(queue, there, where) if where else there)
+
+
 def _chosen(queue: Connection, names: set[str], where: str) -> set[str]:
-    paused = view.pauses(queue)
+    paused = queue_facts.pauses(queue)
     known = [
         QueueState(connection=queue.name, queue=name, paused=name in paused or "" in paused)
         for name in names

@@ -68,8 +68,8 @@ def _run(queues: QueueManager, outbox: Outbox, say: _Said, *, until_empty: bool)
         say(f"{name} gone: {why}", "gone", name=name, error=why)
 
     def back(name: str, seconds: float) -> None:
-        told = {"name": name, "seconds": round(seconds, 3)}
-        say(f"{name} back after {duration(seconds)}", "back", **told)
+        fields = {"name": name, "seconds": round(seconds, 3)}
+        say(f"{name} back after {duration(seconds)}", "back", **fields)
 
     began = time.monotonic()
     made = Relay(queues, outbox, lost, back)
@@ -79,7 +79,7 @@ def _run(queues: QueueManager, outbox: Outbox, say: _Said, *, until_empty: bool)
     say.lines(configuration_lines(queues, "relay"))
     with WakeUp() as wake:
         stops: list[int] = []
-        wake.hear(STOPS, lambda number, _: stops.append(number))
+        wake.handle(STOPS, lambda number, _: stops.append(number))
         made.run(wake.fileno(), lambda: bool(stops), until_empty=until_empty)
     totals, seconds = made.totals, time.monotonic() - began
     words = [f"{totals.handed_on} handed on"]

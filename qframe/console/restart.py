@@ -78,7 +78,7 @@ class _Asked:
     def __init__(self, store: Store, entry: Entry) -> None:
         self.store = store
         self.entry = entry
-        self._heard = time.monotonic() - max(0.0, time.time() - entry.beat_at)
+        self._seen_at = time.monotonic() - max(0.0, time.time() - entry.beat_at)
 
     def look(self) -> str:
         """Returns how it ended; "" while it runs, and if the store does not answer."""
@@ -89,9 +89,9 @@ class _Asked:
         now = time.monotonic()
         if found:
             if found[0].beat_at != self.entry.beat_at:
-                self._heard = now
+                self._seen_at = now
             self.entry = found[0]
-        elif now - self._heard < roster.TTL - 1:
+        elif now - self._seen_at < roster.TTL - 1:
             return "exited"
         # Its entry expired without being removed: it is stuck, or was killed.
         return "was killed" if self.entry.is_gone else ""

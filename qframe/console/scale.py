@@ -15,7 +15,7 @@ from qframe.connection import Connection
 from qframe.console.connections import JobConnections, configured
 from qframe.console.numbers import MANY, Number, whole
 from qframe.console.options import Config, ConnectionOption
-from qframe.console.text import say, say_error
+from qframe.console.text import print_error, say
 from qframe.console.workers import called
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, ConfigurationError
@@ -78,9 +78,9 @@ def scale(
     able = [each for each in targets if each.is_able]
     for each in targets:
         if each in able:
-            each.tell()
+            each.write_orders()
         else:
-            say_error(f"{each} runs one job at a time: start it with --concurrency 2 or more", 1)
+            print_error(f"{each} runs one job at a time: start it with --concurrency 2 or more", 1)
     return max(_await([*able]), int(able != targets))
 
 
@@ -144,7 +144,7 @@ class _Target:
                 f"{self} keeps to {limits}, and not {size} workers: nothing was changed"
             )
 
-    def tell(self) -> None:
+    def write_orders(self) -> None:
         if self.slots is not None:
             self.store.set(slots_key(self.entry.id), str(self.slots), _KEPT)
         if self.size is not None and isinstance(self.entry, PoolEntry):
@@ -166,14 +166,14 @@ class _Target:
 
     def _change(self, now: Entry | PoolEntry) -> str:
         """Returns what it has applied; "" if that is not all."""
-        before, told, done = self.entry, [], True
+        before, changes, done = self.entry, [], True
         if isinstance(before, PoolEntry) and isinstance(now, PoolEntry) and self.size is not None:
-            told.append(f"workers {now.size} ({before.size} before)")
+            changes.append(f"workers {now.size} ({before.size} before)")
             done = now.size == self.size
         if self.slots is not None:
-            told.append(f"jobs at once {now.concurrency} ({before.concurrency} before)")
+            changes.append(f"jobs at once {now.concurrency} ({before.concurrency} before)")
             done = done and now.concurrency == self.slots
-        return ", ".join(told) if done else ""
+        return ", ".join(changes) if done else ""
 
 
 def _await(asked: list[_Target]) -> int:
@@ -189,5 +189,7 @@ def _await(asked: list[_Target]) -> int:
             break
         time.sleep(_LOOK)
     for each in asked:
-        say_error(f"{each} has not followed within {_PATIENCE:g} s; it does when it next checks", 1)
+        print_error(
+            f"{each} has not followed within {_PATIENCE:g} s; it does when it next checks", 1
+        )
     return int(bool(asked))

@@ -16,7 +16,7 @@ from qframe.console.connections import JobConnections, configured, names
 from qframe.console.numbers import YEAR, Number, whole
 from qframe.console.options import Config, ConnectionOption, Json, QueueOption, Where, not_negative
 from qframe.console.scheduling import work
-from qframe.console.text import say, say_error, say_json, say_rows
+from qframe.console.text import print_error, print_json, print_rows, say
 from qframe.dispatch.sync import SyncConnection
 from qframe.exceptions import ConfigurationError, InvalidJob
 from qframe.jobs.foreign import Foreign
@@ -48,11 +48,11 @@ def list_(*, where: Where = "", as_json: Json = False, config: Config = None) ->
     planned = PlannedSchedules(configured(config))
     found = lists.SCHEDULES.chosen(planned.states(), where)
     for error in dict.fromkeys(map(str, planned.silent)):
-        say_error(error, 0)
+        print_error(error, 0)
     if as_json:
-        say_json([each.model_dump() for each in found])
+        print_json([each.model_dump() for each in found])
     elif found or not planned.silent:
-        say_rows([_row(each) for each in found], empty="there are no schedules")
+        print_rows([_row(each) for each in found], empty="there are no schedules")
     return 69 if planned.silent else 0
 
 
@@ -78,7 +78,7 @@ def run(name: Name, *, as_json: Json = False, config: Config = None) -> None:
     """
     connection, schedule, uuid = PlannedSchedules(configured(config)).run(name)
     if as_json:
-        say_json({"uuid": uuid, "schedule": schedule.title, "connection": connection.name})
+        print_json({"uuid": uuid, "schedule": schedule.title, "connection": connection.name})
     else:
         say(uuid)
 
@@ -99,7 +99,7 @@ def try_(name: Name, *, config: Config = None) -> int:
     try:
         result = sync.run(schedule.job, payload_of(schedule))
     except Exception as error:  # noqa: BLE001 (the job's own)
-        return say_error(f"{schedule.title}: {type(error).__name__}: {error}", 1)
+        return print_error(f"{schedule.title}: {type(error).__name__}: {error}", 1)
     say(f"{schedule.title}: done in {time.monotonic() - began:.3f} s")
     if result is not None:
         say(one_line(repr(result), 500))
@@ -132,7 +132,7 @@ def next_(
         }
         for moment, connection, schedule in islice(planned.coming(name), count)
     ]
-    say_rows(rows, empty="nothing is planned", as_json=as_json)
+    print_rows(rows, empty="nothing is planned", as_json=as_json)
 
 
 def pause(

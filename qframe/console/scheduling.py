@@ -48,7 +48,7 @@ def work(*, as_json: Json = False, config: Config = None) -> int:
         stopped = True
 
     with WakeUp() as wake:
-        wake.hear(STOPS, stop)
+        wake.handle(STOPS, stop)
         schedulers.start()
         while not stopped:
             wake.wait(_FOREVER)
@@ -67,7 +67,7 @@ def _line(event: events.ScheduleEvent, encoding: str, *, as_json: bool) -> str:
     }.get(type(event), ("", ""))
     at: datetime = event.scheduled_for
     if as_json:
-        told = {
+        fields = {
             "time": time.time(),
             "status": status.lower(),
             "schedule": event.schedule,
@@ -75,5 +75,5 @@ def _line(event: events.ScheduleEvent, encoding: str, *, as_json: bool) -> str:
             "scheduled_for": at.isoformat(),
             "message": one_line(more, 300),
         }
-        return json_of(told, encoding=encoding) + "\n"
+        return json_of(fields, encoding=encoding) + "\n"
     return f"  {clock()} {status} {one_line(event.schedule)} for {at} {one_line(more, 300)}\n"

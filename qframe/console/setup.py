@@ -13,7 +13,7 @@ from qframe.alerts import channels
 from qframe.console.connections import configured
 from qframe.console.options import Config, Json
 from qframe.console.place import hint, origin_fields
-from qframe.console.text import say, say_error, say_json
+from qframe.console.text import print_error, print_json, say
 from qframe.contracts.backend import Capability
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.manager import QueueManager
@@ -126,7 +126,7 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
             alerts["told"] = channels.by_name(queues.settings.alerts)
         more = {"queues": bounds, "alerts": alerts, "schedules": len(planned)}
         more["note"] = hint(settings.root, "work")
-        say_json(said | {key: value for key, value in more.items() if value})
+        print_json(said | {key: value for key, value in more.items() if value})
     else:
         _print(queues, rows, trouble)
         if planned:
@@ -195,4 +195,4 @@ def _print(queues: QueueManager, rows: list[dict[str, Any]], trouble: str) -> No
         for text in row["warnings"]:
             say(f"warning  {name}: {text}")
     if trouble:
-        say_error(trouble, 1)
+        print_error(trouble, 1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -13,21 +14,25 @@ from qframe.connection import Connection
 from qframe.console.connections import JobConnections, configured, find_failed
 from qframe.console.follow import FollowState, followed
 from qframe.console.options import Config, ConnectionOption, Json, Where
-from qframe.console.text import say, say_error, say_facts, say_json
-from qframe.contracts.backend import Capability, Place
+from qframe.console.text import print_error, print_facts, print_json, print_rows, say
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Place
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
 from qframe.dispatch import status as statuses
-from qframe.exceptions import ConfigurationError
+from qframe.dispatch.event import json_value, send_event
+from qframe.exceptions import ConfigurationError, InvalidStep, ResultTooLarge
 from qframe.failed.filters import RUNNING, WAITING, Filter, tags_of
 from qframe.features import status as facts
 from qframe.operations import ids, jobs
 from qframe.operations.board import Board
-from qframe.operations.running import listed
+from qframe.operations.running import listed as listed_running
+from qframe.operations.steps import listed
 from qframe.payload import tracebacks
 from qframe.payload.text import count_of, one_line
 from qframe.payload.timing import iso
 
+_STEP_COLUMNS = ("step", "kind", "kept_at", "value")
 _BAD = {State.FAILED, State.CANCELLED}
 _SEARCH = 60.0
 """Seconds for reading the data of running jobs, if a filter asks for it."""
@@ -67,12 +72,39 @@ def status(
     if found is None and (known := _whole(connections, uuid)) is not None:
         uuid, found = known, _read(connections, known)
     if found is None:
-        _show(_untracked(connections, uuid), as_json=as_json)
+        kept = _steps(connections, uuid)
+        _show(_untracked(connections, uuid, kept), kept, as_json=as_json)
         return int(follow)
     if follow:
         *_, found = followed(found, _fresh, _standing, as_json=as_json)
-    _show(found.to_dict(), as_json=as_json)
+    _show(found.to_dict(), _steps(connections, uuid), as_json=as_json)
     return int(follow and found.state in _BAD)
+
+
+def event(
+    uuid: Annotated[str, typer.Argument(metavar="ID", help="uuid of the job.")],
+    name: Annotated[str, typer.Argument(help="The name that the job waits for.")],
+    value: Annotated[str, typer.Argument(metavar="[JSON]", help="Its value.")] = "null",
+    *,
+    connection: ConnectionOption = None,
+    config: Config = None,
+) -> int:
+    """Send an event to a job that waits for it, or will.
+
+    Exits 1 if an event of this name was sent before.
+
+      qframe event 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 paid
+      qframe event 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 paid '{"by": "card"}'
+    """
+    configured(config)
+    try:
+        is_new = send_event(uuid, name, json_value(value), connection)
+    except (InvalidStep, ResultTooLarge) as error:
+        raise ConfigurationError(str(error)) from None
+    if is_new:
+        say(f"sent the event {name} to {uuid}")
+        return 0
+    return print_error(f"an event {name} was sent to {uuid} before: that one counts", 1)
 
 
 def cancel(
@@ -107,7 +139,7 @@ def cancel(
         say(f"cancelled {count_of(sum(count or 0 for _, count in removed), 'job', 'jobs')}")
         for queue, count in removed:
             if count is None:
-                say_error(f"{queue.name} cannot list its jobs: none of them was looked at", 0)
+                print_error(f"{queue.name} cannot list its jobs: none of them was looked at", 0)
         if running:
             _end_all(Board(queues), {queue.name for queue, _ in removed}, Filter(where, RUNNING))
         return 0
@@ -119,11 +151,11 @@ def cancel(
         say(f"cancelled {uuid}")
         return 0
     if not running:
-        return say_error(f"{uuid} is running: --running interrupts it", 1)
+        return print_error(f"{uuid} is running: --running interrupts it", 1)
     if _was_ended(queue, uuid):
         say(f"cancelled {uuid}, which was running")
         return 0
-    return say_error(f"{uuid} was not ended within {_PATIENCE:g} s by its worker", 1)
+    return print_error(f"{uuid} was not ended within {_PATIENCE:g} s by its worker", 1)
 
 
 def _cancelled(
@@ -164,13 +196,13 @@ def _cancel_all(queue: Connection, chosen: Filter) -> int | None:
 
 def _end_all(board: Board, names: Collection[str], chosen: Filter) -> None:
     """Tells workers to end the running jobs that a filter chooses."""
-    found = listed(board, chosen, _SEARCH)
+    found = listed_running(board, chosen, _SEARCH)
     there = [each for each in found.jobs if each.connection in names]
     for each in there:
         statuses.interrupt(board.connection(each.connection), each.uuid)
     say(f"asked the workers to end {count_of(len(there), 'running job', 'running jobs')}")
     if found.note:
-        say_error(found.note, 0)
+        print_error(found.note, 0)
 
 
 def _read(connections: JobConnections, uuid: str) -> JobStatus | None:
@@ -187,9 +219,19 @@ def _whole(connections: JobConnections, given: str) -> str | None:
     return ids.whole(given, itertools.chain(*(each for _, each in there), failed))
 
 
-def _untracked(connections: JobConnections, uuid: str) -> dict[str, Any]:
-    """Returns what the failed jobs say of a job without status."""
+def _steps(connections: JobConnections, uuid: str) -> list[dict[str, Any]]:
+    """Returns what is kept of a job with durable steps."""
+    done = connections.each(
+        lambda queue: listed(queue.context, uuid) if Capability.FACTS in queue.capabilities else []
+    )
+    return [step.model_dump() for step in next((each for _, each in done if each), [])]
+
+
+def _untracked(connections: JobConnections, uuid: str, kept: Sequence[object]) -> dict[str, Any]:
+    """Returns what the failed jobs say of a job without status, of which steps may be kept."""
     found = find_failed(connections.failed_stores(), uuid)
+    if found is None and kept:
+        return {"uuid": uuid, "remark": "not tracked; its steps so far:"}
     if found is None:
         raise ConfigurationError(
             f"no status of a job {one_line(uuid, 100)!r}: it was not tracked, or it has expired"
@@ -251,13 +293,21 @@ def _was_ended(queue: Connection, uuid: str) -> bool:
 # -- how it is shown ------------------------------------------------------------------------------
 
 
-def _show(facts: dict[str, Any], *, as_json: bool) -> None:
+def _show(facts: dict[str, Any], kept: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        say_json(facts)
+        print_json({**facts, "steps": kept} if kept else facts)
     else:
-        say_facts({key: _text(key, value) for key, value in facts.items() if key != "log"})
+        print_facts({key: _text(key, value) for key, value in facts.items() if key != "log"})
+        if kept:
+            print_rows([*map(_shown_step, kept)], _STEP_COLUMNS, empty="")
         for line in facts.get("log") or ():
             say(line)
+
+
+def _shown_step(step: dict[str, Any]) -> dict[str, Any]:
+    ends = "" if step["until"] is None else f"until {step['until']}"
+    value = ends or one_line(json.dumps(step["value"], ensure_ascii=False), 200)
+    return {"step": step["name"], "kind": step["kind"], "kept_at": step["at"], "value": value}
 
 
 def _text(key: str, value: Any) -> str | None:  # noqa: ANN401 (any fact)

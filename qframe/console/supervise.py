@@ -23,7 +23,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.payload.text import nearest, one_line
 from qframe.worker import StopReason, WorkerOptions, balance, machine, roster
-from qframe.worker import queues as queues_told
+from qframe.worker import queues as queue_names
 from qframe.worker.options import USAGE
 from qframe.worker.pool.balancing import Balancing, ScaleChange
 from qframe.worker.pool.child import PoolMember
@@ -80,61 +80,61 @@ def supervise(
 
 def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.BalancePlan]:
     """Returns the options of its workers, and the plan. Raises `ConfigurationError`."""
-    told = queues.settings.supervisors[name]
-    connection = told.connection or queues.settings.default
+    supervisor = queues.settings.supervisors[name]
+    connection = supervisor.connection or queues.settings.default
     try:
         queues.settings.connection(connection)
-        options = _options(name, connection, told)
+        options = _options(name, connection, supervisor)
     except ConfigurationError as error:
         raise ConfigurationError(f"supervisors.{name}: {error}") from None
-    for given in told.queues:
-        if queues_told.bounded([given])[1]:  # as a worker would read it
+    for given in supervisor.queues:
+        if queue_names.bounded([given])[1]:  # as a worker would read it
             bare, _, most = given.rpartition(":")
             raise ConfigurationError(
                 f"supervisors.{name}: queues: {given!r} has a bound: name {bare!r}, "
                 f"and say per_worker = {most} in [queues.{bare}]"
             )
-    told_of = told.max_processes * (told.concurrency if told.isolate else 1)
-    if told_of > (bound := machine.most_processes(forked=told.isolate)):
+    processes = supervisor.max_processes * (supervisor.concurrency if supervisor.isolate else 1)
+    if processes > (bound := machine.most_processes(forked=supervisor.isolate)):
         raise ConfigurationError(
-            f"supervisors.{name}: max_processes: {told_of:,} processes are more than {bound:,}: "
+            f"supervisors.{name}: max_processes: {processes:,} processes are more than {bound:,}: "
             f"{FOR_THIS_MACHINE}"
         )
-    worked = tuple(told.queues) or (queues.connection(connection).default_queue,)
+    worked = tuple(supervisor.queues) or (queues.connection(connection).default_queue,)
     plan = balance.BalancePlan(
-        queues=(",".join(worked),) if told.balance == "off" else worked,
-        balance=told.balance,
-        strategy=told.strategy,
-        order=told.order,
-        weights=told.weights,
-        least=told.min_processes,
-        most=told.max_processes,
-        shift=told.balance_max_shift,
-        clear_within=told.clear_within,
-        slots=told.concurrency,
+        queues=(",".join(worked),) if supervisor.balance == "off" else worked,
+        balance=supervisor.balance,
+        strategy=supervisor.strategy,
+        order=supervisor.order,
+        weights=supervisor.weights,
+        least=supervisor.min_processes,
+        most=supervisor.max_processes,
+        shift=supervisor.balance_max_shift,
+        clear_within=supervisor.clear_within,
+        slots=supervisor.concurrency,
     )
     return options, plan
 
 
-def _options(name: str, connection: str, told: SupervisorSettings) -> WorkerOptions:
+def _options(name: str, connection: str, supervisor: SupervisorSettings) -> WorkerOptions:
     return WorkerOptions(
         connection=connection,
-        queues=tuple(told.queues),
+        queues=tuple(supervisor.queues),
         name=name,
-        timeout=told.timeout,
-        tries=told.tries,
-        backoff=tuple(told.backoff),
-        grace=told.grace,
-        sleep=told.sleep,
-        rest=told.rest,
-        memory=told.memory,
-        max_jobs=told.max_jobs,
-        max_time=told.max_time,
-        force=told.force,
-        concurrency=told.concurrency,
-        isolate=told.isolate,
-        preload=told.preload,
-        schedule=told.schedule,
+        timeout=supervisor.timeout,
+        tries=supervisor.tries,
+        backoff=tuple(supervisor.backoff),
+        grace=supervisor.grace,
+        sleep=supervisor.sleep,
+        rest=supervisor.rest,
+        memory=supervisor.memory,
+        max_jobs=supervisor.max_jobs,
+        max_time=supervisor.max_time,
+        force=supervisor.force,
+        concurrency=supervisor.concurrency,
+        isolate=supervisor.isolate,
+        preload=supervisor.preload,
+        schedule=supervisor.schedule,
     )
 
 
@@ -142,7 +142,7 @@ def _alone(
     name: str, queues: QueueManager, output: Output, config: Path | None, member: PoolMember | None
 ) -> int:
     options, plan = described(name, queues)
-    told = queues.settings.supervisors[name]
+    supervisor = queues.settings.supervisors[name]
     connection = options.connection or queues.settings.default
     where = place.of(queues, _COMMAND, connection)
     report = PoolReport(output)
@@ -159,15 +159,15 @@ def _alone(
     entry = roster.introduced_pool(options, connection, sum(sizes.values()), least, plan.most)
     entry = entry.model_copy(update={"queues": plan.queues, "shares": sizes})
     title.say(f"supervisor {name} on {connection}")
-    os.nice(told.nice)  # its workers inherit it
+    os.nice(supervisor.nice)  # its workers inherit it
     pool = Supervisor(
         {group: _worker(options, group, output, config) for group in plan.queues},
         sizes,
         options,
         Rescuer(connect, options, report.rescued),
-        Balancing(connect, queues.close, entry, plan, told.balance_cooldown, scaled),
+        Balancing(connect, queues.close, entry, plan, supervisor.balance_cooldown, scaled),
         report,
-        stop_timeout=told.stop_timeout,
+        stop_timeout=supervisor.stop_timeout,
         # Ending workers still run a job, and must not keep others from starting; but with jobs that
         # last hours, their number would grow without limit.
         bound=2 * plan.most,
@@ -221,8 +221,8 @@ def _worker(options: WorkerOptions, group: str, output: Output, config: Path | N
 
 
 def _common(output: Output, config: Path | None) -> list[str]:
-    told = ["--config", os.fspath(config)] if config is not None else []
-    return [*told, *["--json"] * output.as_json, *["--quiet"] * output.quiet]
+    given = ["--config", os.fspath(config)] if config is not None else []
+    return [*given, *["--json"] * output.as_json, *["--quiet"] * output.quiet]
 
 
 def _program() -> list[str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def say_error(message: str, code: int) -> int:
+def print_error(message: str, code: int) -> int:
     """Writes one line to stderr and returns the exit code."""
     line = f"qframe: {one_line(message, 1000)}\n"
     with contextlib.suppress(OSError, ValueError):  # nobody reads it, or a job has closed it
@@ -38,7 +38,7 @@ def say(message: str) -> None:
     typer.echo(encodable(printable(" ".join(message.splitlines()), 1000)))
 
 
-def say_json(value: object) -> None:
+def print_json(value: object) -> None:
     typer.echo(as_json(value, indent=2))
 
 
@@ -58,7 +58,7 @@ def encodable(text: str, encoding: str | None = None) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def say_facts(facts: Mapping[str, object]) -> None:
+def print_facts(facts: Mapping[str, object]) -> None:
     """Writes a line for each fact; a value named `..._at` is a moment, in UTC."""
     for key, value in facts.items():
         if value is not None and value != "":
@@ -66,7 +66,7 @@ def say_facts(facts: Mapping[str, object]) -> None:
             say(f"{key.removesuffix('_at'):<12}{value}{zone}")
 
 
-def say_rows(
+def print_rows(
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[str] = (),
     *,
@@ -75,7 +75,7 @@ def say_rows(
 ) -> None:
     """Writes a table of the rows, or the line `empty`; by default all columns, as JSON always."""
     if as_json:
-        say_json(rows)
+        print_json(rows)
     elif rows:
         screen().print(table(rows, columns or [*rows[0]]))
     else:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qframe.worker import Worker
+    from qframe.work import Worker
     from qframe.worker.roster import Entry
 
 
@@ -25,15 +25,15 @@ def show(worker: Worker) -> None:
 
     def follow(entry: Entry) -> None:
         nonlocal shown
-        if said(entry) != shown:
-            shown = said(entry)
+        if described(entry) != shown:
+            shown = described(entry)
             say(shown)
 
-    worker.told = follow
+    worker.on_written = follow
     say(f"{worker.connection.name}:{','.join(worker.queues)} starting")
 
 
-def said(entry: Entry) -> str:
+def described(entry: Entry) -> str:
     """Returns what a worker is doing, in words."""
     if not entry.jobs:
         return f"{entry.connection}:{','.join(entry.queues)} {entry.state}"

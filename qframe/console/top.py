@@ -19,12 +19,14 @@ from qframe.console.connections import configured
 from qframe.console.numbers import seconds
 from qframe.console.options import Config
 from qframe.console.text import encodable, say, screen, table
+from qframe.drivers.database.settings import DATABASE_FILE
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import RUNNING, Filter
 from qframe.operations import findings, lists, running, schedules
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.deploys import DeployState
+from qframe.operations.flows import FlowState
 from qframe.payload.text import printable
 from qframe.payload.timing import lasting
 
@@ -56,7 +58,8 @@ def top(
     """Show problems, queues, failures and workers, live.
 
     Keys, as on the page: o overview, q queues, j jobs that run, f failed, w workers, b batches,
-    c classes, s schedules, and / for a filter; besides, p supervisors; x or Ctrl-C ends it.
+    l flows, c classes, s schedules, and / for a filter; besides, p supervisors; x or Ctrl-C ends
+    it.
 
       qframe top
       qframe top --every 5
@@ -102,7 +105,7 @@ def has_project() -> bool:
     return (
         bool(os.environ.get("QFRAME_CONFIG"))
         or configuration.find(here) is not None
-        or (here / configuration.DATABASE_FILE).is_file()
+        or (here / DATABASE_FILE).is_file()
     )
 
 
@@ -308,6 +311,22 @@ def _batches(board: Board, wanted: str) -> Rows:
     ]
 
 
+def _flows(board: Board, wanted: str) -> Rows:
+    known = [FlowState.of(each) for each in board.flows()]
+    return [
+        {
+            "flow": each.name or each.id,
+            "state": each.state,
+            "progress": f"{each.progress:.0%}",
+            "ended": each.ended,
+            "failed": each.failed,
+            "nodes": each.total,
+            "made": each.created_at,
+        }
+        for each in lists.FLOWS.chosen(known, wanted)
+    ]
+
+
 def _classes(board: Board, wanted: str) -> Rows:
     return [
         {
@@ -355,6 +374,7 @@ _PAGES = {
     "f": _TopPage("failed", _failed, has_filter=False),
     "w": _TopPage("workers", _workers),
     "b": _TopPage("batches", _batches),
+    "l": _TopPage("flows", _flows),
     "c": _TopPage("classes", _classes),
     "s": _TopPage("schedules", _schedules),
     "p": _TopPage("supervisors", _supervisors, has_filter=False),

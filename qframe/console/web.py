@@ -13,7 +13,7 @@ import typer
 from qframe.console.connections import configured
 from qframe.console.numbers import whole
 from qframe.console.options import Config
-from qframe.console.place import say_configuration
+from qframe.console.place import print_configuration
 from qframe.console.text import say
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
@@ -107,7 +107,7 @@ def _serve(
     listening = _bound(host, port)
     with listening:
         shown = f"[{host}]" if ":" in host else host
-        say_configuration(queues, command)
+        print_configuration(queues, command)
         say(f"qframe {command} on http://{shown}:{listening.getsockname()[1]}{path}")
         settings = uvicorn.Config(
             page,

@@ -20,11 +20,12 @@ from qframe.console.options import Config
 from qframe.console.output import Output, short
 from qframe.console.place import JobsPlace
 from qframe.console.stream import log_to_stderr
-from qframe.console.text import say_error
+from qframe.console.text import print_error
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import project
 from qframe.jobs.current import JobLogFilter
-from qframe.worker import Worker, WorkerOptions, handlers
+from qframe.work import Worker
+from qframe.worker import WorkerOptions, handlers
 from qframe.worker.options import MOST_AT_ONCE, MOST_MEMORY, MOST_TRIES
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import bounded
@@ -216,7 +217,7 @@ def _leave_in_time(code: int, grace: float) -> None:
 
     def leave() -> None:
         what = "a thread left by a job, or what a library does at exit,"
-        say_error(f"{what} did not end: leaving without it", code)
+        print_error(f"{what} did not end: leaving without it", code)
         os._exit(code)
 
     timer = threading.Timer(max(grace, 1), leave)

@@ -14,7 +14,7 @@ from qframe.connection import Connection
 from qframe.console.connections import JobConnections, configured, names
 from qframe.console.options import Config, ConnectionOption, Json, Where
 from qframe.console.output import duration
-from qframe.console.text import say, say_rows, screen, table
+from qframe.console.text import print_rows, say, screen, table
 from qframe.exceptions import ConfigurationError
 from qframe.metrics import counters as counts
 from qframe.metrics.counters import Counted
@@ -63,10 +63,10 @@ def workers(
     else:
         found = _listed(connections, where)
         rows = [_described(each) for each in found] if as_json else _rows(found)
-        say_rows(rows, _COLUMNS, empty=_NONE, as_json=as_json)
+        print_rows(rows, _COLUMNS, empty=_NONE, as_json=as_json)
         if not as_json and (shares := _shares(connections)):
             say("")
-            say_rows(shares, _SHARES, empty="")
+            print_rows(shares, _SHARES, empty="")
 
 
 def _watch(connections: JobConnections, where: str) -> None:
@@ -98,8 +98,8 @@ def _rows(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for entry in entries:
         now = time.time()
-        told = [{"job": job.name, "for": lasting(now - job.since)} for job in entry.jobs]
-        first, *others = told or [{"job": "", "for": ""}]
+        jobs = [{"job": job.name, "for": lasting(now - job.since)} for job in entry.jobs]
+        first, *others = jobs or [{"job": "", "for": ""}]
         rows.append(_row(entry, now) | first)
         rows += [dict.fromkeys(_COLUMNS, "") | each for each in others]
     return rows
@@ -144,16 +144,16 @@ def _slots(entry: Entry) -> dict[str, int]:
 
 
 def _described(entry: Entry) -> dict[str, Any]:
-    told = entry.model_dump(exclude={"place", "born", "counts", "beat_at", "scales"})
-    told |= {
+    fields = entry.model_dump(exclude={"place", "born", "counts", "beat_at", "scales"})
+    fields |= {
         **_slots(entry),
         "state": "gone" if entry.is_gone else entry.state,
         "started_at": iso(entry.started_at),
         "seen_at": iso(entry.beat_at),
     }
-    for job, shown in zip(entry.jobs, told["jobs"], strict=True):
+    for job, shown in zip(entry.jobs, fields["jobs"], strict=True):
         shown["since"] = iso(job.since)
-    return told | {_key(name): entry.counts.get(name, 0) for name in OUTCOMES.values()}
+    return fields | {_key(name): entry.counts.get(name, 0) for name in OUTCOMES.values()}
 
 
 def lasting(seconds: float) -> str:
@@ -206,7 +206,7 @@ def counters(
         }
         for each in (total, *found)
     ]
-    say_rows(rows if found or as_json else (), empty="nothing was counted yet", as_json=as_json)
+    print_rows(rows if found or as_json else (), empty="nothing was counted yet", as_json=as_json)
 
 
 def _key(counter: str) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import select
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from qframe.contracts.queue import Sizes
+from qframe.contracts.browsing import Browsing
+from qframe.contracts.facts import FactReading
 from qframe.contracts.step import Reservation, Result, Step
+from qframe.contracts.tables import Migratable
 
 if TYPE_CHECKING:
-    from qframe.contracts.failed import FailedJob
     from qframe.contracts.outbox import Outbox
 
 
@@ -58,18 +59,10 @@ class Capability(Flag):
     """A pushed message survives the death of every qframe process."""
     WITHIN = auto()
     """The backend can apply steps in a transaction of the caller."""
+    WAKE = auto()
+    """The backend can make one delayed message ready."""
     OUTBOX = auto()
     """The backend can keep steps for other backends in such a transaction."""
-
-
-class Place(Enum):
-    """Where a message is."""
-
-    READY = "ready"
-    DELAYED = "delayed"
-    HELD = "held"
-    RUNNING = "running"
-    BURIED = "buried"
 
 
 class Standing(Enum):
@@ -86,67 +79,11 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The result of a search: where a message is, and how the backend identifies it."""
-
-    queue: str
-    raw_body: bytes
-    place: Place
-    handle: Any
-    at: float | None = None
-    """When it is or was due or became ready (epoch seconds); None if the backend does not know."""
-
-
-class Page(NamedTuple):
-    """One page of the messages of a queue that are in one place, in order."""
-
-    found: list[Found]
-    after: str
-    """Cursor for the next page; "" if this page is the last."""
-
-
-class Span(NamedTuple):
-    """A range of positions with messages of a queue: `first` up to but excluding `end`."""
-
-    of: str
-    """The backend's name for the list that the positions belong to."""
-    first: int
-    end: int
-    in_order: bool
-    """Whether the messages are roughly in the order in which they were pushed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Latch:
-    """The state of a latch. Times are epoch seconds by the backend's clock; None if not yet."""
-
-    size: int
-    done: int
-    failed: int
-    closed: bool
-    first_failed: int | None
-    """The member that failed first."""
-    failed_at: float | None
-    """When that member failed."""
-    completed_at: float | None
-    """When the latch was closed and all members had arrived, for the first time."""
-    labels: tuple[str, ...] = ()
-    """Labels of failed members, ordered by member number, as many as the caller asked for."""
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
     """The answer to a health check: kind and version, and one sentence for each unsafe setting."""
 
     version: str
     warnings: tuple[str, ...] = ()
-
-
-class Change(NamedTuple):
-    """One change of a migration: a short description and its SQL statement."""
-
-    what: str
-    sql: str
 
 
 @dataclass(slots=True)
@@ -163,7 +100,28 @@ class Timing:
     """Seconds added to the backend's clock, so that a test can let time pass."""
 
 
-class Backend(ABC):
+class Transactional:
+    """Applies steps in transactions of the caller; for `Capability.WITHIN` and `OUTBOX`."""
+
+    def within(self, transaction: object) -> Backend:
+        """Return this backend bound to a transaction of the caller, for one thread.
+
+        The caller's commit or rollback decides about the applied steps; the backend never begins,
+        commits or rolls back. A backend without transactions returns itself and applies steps at
+        once. Raises `InvalidTransaction`.
+        """
+        raise NotImplementedError
+
+    def outbox(self) -> Outbox:
+        """Return the table, beside the backend's own, that keeps steps for other backends."""
+        raise NotImplementedError
+
+    def standing(self, reservation: Reservation) -> Standing:
+        """Check whether a reservation is still valid; a transaction may have settled it."""
+        raise NotImplementedError
+
+
+class Backend(Browsing, FactReading, Transactional, Migratable, ABC):
     """Keeps messages in queues, and facts under keys. Thread-safe. Raises `BackendUnavailable`.
 
     - A pushed message stays until its reservation is deleted or its queue is purged.
@@ -223,25 +181,8 @@ class Backend(ABC):
         results second. If the lease of a held message runs out, the message goes back uncounted.
         """
 
-    def within(self, transaction: object) -> Backend:
-        """Return this backend bound to a transaction of the caller, for one thread.
-
-        The caller's commit or rollback decides about the applied steps; the backend never begins,
-        commits or rolls back. A backend without transactions returns itself and applies steps at
-        once. Raises `InvalidTransaction`.
-        """
-        raise NotImplementedError
-
-    def outbox(self) -> Outbox:
-        """Return the table, beside the backend's own, that keeps steps for other backends."""
-        raise NotImplementedError
-
-    def read_replies(self) -> None:  # noqa: B027 (a backend may have no answers outstanding)
+    def read_replies(self) -> None:
         """Read all outstanding answers to this thread's calls of `apply_async`."""
-
-    def standing(self, reservation: Reservation) -> Standing:
-        """Check whether a reservation is still valid; a transaction may have settled it."""
-        raise NotImplementedError
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:  # noqa: ARG002 (the contract's)
         """Return when `reserve` may find something, after `timeout`, or when `wake` is readable.
@@ -264,103 +205,7 @@ class Backend(ABC):
         """
         raise NotImplementedError
 
-    # -- messages that wait -----------------------------------------------------------------------
-
-    def sizes(self, queue: str) -> Sizes:
-        """Count the messages of a queue. Ended delays and leases that ran out count as ready."""
-        raise NotImplementedError
-
-    def queues(self) -> list[str]:
-        """List the queues that hold messages, sorted."""
-        raise NotImplementedError
-
-    def purge(self, queue: str) -> int:
-        """Delete the ready and delayed messages of a queue. Returns how many there were."""
-        raise NotImplementedError
-
-    def kick(self, queue: str) -> int:
-        """Make the buried messages of a queue ready. Returns how many there were."""
-        raise NotImplementedError
-
-    def search(
-        self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
-    ) -> list[Found]:
-        """Find messages of a queue that contain these bytes, in any place and any order.
-
-        `within` limits the search to a range of positions.
-        """
-        raise NotImplementedError
-
-    def spans(self, queue: str) -> list[Span]:  # noqa: ARG002 (the contract's)
-        """Return the ranges that hold messages of a queue; [] if only a full search is possible."""
-        return []
-
-    def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
-        """Return the first messages of a range, each with its position.
-
-        Where queues share a list, messages of other queues may be among them.
-        """
-        raise NotImplementedError
-
-    def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
-        """List the messages of a queue that are ready, delayed, buried or running (or held).
-
-        Messages that will be reserved first come first; running ones have any order. `after` is the
-        cursor of the previous page. Where a backend lists by position, messages that move between
-        two calls may appear twice or not at all.
-        """
-        raise NotImplementedError
-
-    def notes_of(self, found: Found) -> bytes:  # noqa: ARG002 (the contract's)
-        """Return the notes beside a found message; b"" if there are none or it has moved."""
-        return b""
-
-    def take(self, found: Found) -> Reservation | None:
-        """Hold a ready, delayed or buried message that was found. None if it has moved."""
-        raise NotImplementedError
-
-    # -- facts ------------------------------------------------------------------------------------
-
-    def read(self, *keys: str) -> list[str | None]:
-        """Return the values of facts, None for each key that does not exist."""
-        raise NotImplementedError
-
-    def scan(
-        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
-    ) -> list[tuple[str, str]]:
-        """List the facts whose keys begin with `prefix` and come after `after`, sorted by key.
-
-        `last_first` lists in reverse order, the keys before `after` if that is given.
-        """
-        raise NotImplementedError
-
-    def latch(self, key: str, labels: int = 0) -> Latch | None:
-        """Return a latch, with the labels of at most `labels` failed members.
-
-        None if there is none.
-        """
-        raise NotImplementedError
-
-    def find_failed(self, uuid: str) -> FailedJob | None:
-        """Return the record of a failed job. None if there is none."""
-        raise NotImplementedError
-
-    def list_failed(
-        self, limit: int = 100, after: str | None = None, queue: str | None = None
-    ) -> list[FailedJob]:
-        """List failed jobs, the latest record first, starting behind the uuid `after`.
-
-        The list is empty if `after` does not exist.
-        """
-        raise NotImplementedError
-
-    def count_failed(self) -> int:
-        """Count the failed jobs."""
-        raise NotImplementedError
-
-    # -- other calls ------------------------------------------------------------------------------
-
-    def check_queue(self, name: str) -> None:  # noqa: B027 (most backends accept any name)
+    def check_queue(self, name: str) -> None:
         """Raise `InvalidQueueName` for a name that this backend cannot use."""
 
     def longest_message(self) -> int | None:
@@ -383,32 +228,7 @@ class Backend(ABC):
     def check(self) -> Health:
         """Check that the backend answers, and look for unsafe settings."""
 
-    def queues_elsewhere(self) -> dict[str, list[str]]:
-        """List queues that other applications have in the same place, by what separates them.
-
-        For Redis that is the prefix. It may take some seconds and need not find all of them.
-        """
-        return {}
-
-    def migrate(self) -> list[Change] | None:
-        """Create or update the backend's tables. Returns the changes; None if it has no tables.
-
-        Safe to repeat, and to run in any number of processes at once.
-        """
-        return None
-
-    def migration(self, *, ask: bool = True) -> list[Change] | None:  # noqa: ARG002 (the contract's)
-        """Return the changes that `migrate` would make, without making them.
-
-        `ask=False` needs no server: it returns all changes that create the tables from nothing.
-        """
-        return None
-
-    def tables(self) -> list[str]:
-        """List the backend's tables."""
-        return []
-
-    def close(self) -> None:  # noqa: B027 (a backend may have no connections)
+    def close(self) -> None:
         """Close this thread's connections and unused ones; the next call opens new ones."""
 
     def leave(self) -> None:
@@ -416,20 +236,6 @@ class Backend(ABC):
         self.close()
 
 
-def in_order(keys: Iterable[str], after: str, *, last_first: bool) -> list[str]:
-    """Return the keys that follow `after`, in the order of `Backend.scan`."""
-    if last_first:
-        return sorted((key for key in keys if not after or key < after), reverse=True)
-    return sorted(key for key in keys if key > after)
-
-
-def position(after: str) -> int:
-    """Parse a page cursor of a backend that counts positions; 0 for anything else."""
-    digits = after.isdecimal() and after.isascii() and len(after) <= len(str(_LARGEST))
-    return min(int(after), _LARGEST) if digits else 0
-
-
-_LARGEST = 2**63 - 1
 _METHODS = {
     Capability.ADOPT: ["adopt"],
     Capability.WAIT: ["wait"],
@@ -440,6 +246,7 @@ _METHODS = {
     Capability.BROWSE: ["browse"],
     Capability.FACTS: ["read", "scan", "latch", "find_failed", "list_failed", "count_failed"],
     Capability.WITHIN: ["within"],
+    Capability.WAKE: ["wake"],
     Capability.OUTBOX: ["outbox"],
 }
 """Methods that a class must define to have a capability."""

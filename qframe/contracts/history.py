@@ -44,13 +44,14 @@ class History(_Unread):
 
     `exceptions` counts attempts that ended with an error, `releases` attempts in which the job
     released itself, `refusals` the times that no attempt could start because the worker did not
-    know the job.
+    know the job. `steps` says whether durable steps of the job are kept: it has begun.
     """
 
     attempts: tuple[PastAttempt, ...] = field(default=())
     exceptions: int = 0
     releases: int = 0
     refusals: int = 0
+    steps: bool = False
 
     def started(self, number: int, host: str, pid: int, at: float) -> History:
         """Add the start of attempt `number`."""
@@ -84,14 +85,13 @@ class History(_Unread):
 
     def to_json(self) -> str:
         """Encode for the backend."""
-        return _ENCODER.encode(
-            {
-                "attempts": [_row(attempt) for attempt in self.attempts],
-                "exceptions": self.exceptions,
-                "releases": self.releases,
-                "refusals": self.refusals,
-            }
-        )
+        fields = {
+            "attempts": [_row(attempt) for attempt in self.attempts],
+            "exceptions": self.exceptions,
+            "releases": self.releases,
+            "refusals": self.refusals,
+        }
+        return _ENCODER.encode(fields | {"steps": True} if self.steps else fields)
 
     @classmethod
     def from_json(cls, text: str | None) -> History:
@@ -118,7 +118,9 @@ class History(_Unread):
             return getattr(read, name)
 
 
-_FIELDS = ("attempts", "exceptions", "releases", "refusals")
+STEPS = b'"steps":true'
+"""What an encoded history contains if `steps` is true."""
+_FIELDS = ("attempts", "exceptions", "releases", "refusals", "steps")
 
 
 def _row(attempt: PastAttempt) -> tuple[object, ...]:

@@ -7,13 +7,14 @@ from collections.abc import Awaitable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
+from qframe.contracts.durable import Durable
 from qframe.contracts.transaction import AsyncTransaction
 
 if TYPE_CHECKING:
     from qframe.contracts.history import History
 
 
-class Job(ABC):
+class Job(Durable, ABC):
     """One job that this process has reserved.
 
     `ready -> reserved (held) -> started -> deleted | released | buried | failed`
@@ -86,7 +87,7 @@ class Job(ABC):
     def release(self, delay: float = 0, *, priority: int | None = None) -> None:
         """Make the job ready again after `delay` seconds, or at once. It keeps its attempts.
 
-        `priority` sets a new priority, 0 first, where the backend has priorities (beanstalkd).
+        `priority` sets a new priority, 0 first, where the backend has priorities.
         Raises `JobAlreadySettled` or `LeaseLost`.
         """
 
@@ -117,7 +118,7 @@ class Job(ABC):
         """Whether the job's status keeps what the job logs."""
         return False
 
-    def note_log(self, line: str) -> None:  # noqa: B027 (most jobs keep none)
+    def note_log(self, line: str) -> None:
         """Add a line to the log in the job's status."""
 
     @property

@@ -45,8 +45,9 @@ class Queue(Protocol):
 
     - On a durable backend, a job whose push returned is never lost, even if any process of qframe
       is killed at any instant.
-    - A queue delivers jobs in the order in which they became ready, unless the backend has its own
-      order (beanstalkd: by priority, then in the order of the pushes).
+    - A queue delivers jobs in the order in which they became ready, those with a priority as much
+      earlier or later as that is worth. A backend may have its own order (beanstalkd: by priority,
+      then in the order of the pushes).
     - Every failure to reach the backend raises `BackendUnavailable`.
     - Thread-safe, and usable in a forked child.
     """

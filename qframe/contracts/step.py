@@ -168,7 +168,7 @@ class Open:
 
 @value
 class Extend:
-    """Give the latch `size` members, unless it has more.
+    """Raises the size of the latch to `size` members, if it has fewer.
 
     Refuses the step if there is no such latch, or if it is closed and all members have arrived. A
     latch that the same step opens does not exist yet.
@@ -229,6 +229,8 @@ class Forget:
     """Remove the record of a failed job; refuses the step if there is none."""
 
     uuid: str
+    failed_at: float | None = None
+    """Remove only the record of this failure; a job that was retried may have failed anew."""
 
 
 # -- only for steps in parts (`drivers/ordered.py`); drivers never get these -----------------------
@@ -310,6 +312,10 @@ class Reservation(ABC):
     def fence(self) -> bytes:
         """Bytes that identify this reservation to `Backend.adopt`, also in another process."""
 
+    def handle(self, release: Release) -> str:  # noqa: ARG002 (for drivers whose handles change)
+        """Return a text by which `Backend.wake` finds the message after this release."""
+        return self.id
+
     def delete(self) -> Step:
         """Return the step that removes the message."""
         return Step(self, Delete())
@@ -382,6 +388,8 @@ class Outcome(Enum):
     APPLIED = auto()
     LOST = auto()
     """The reservation had ended, or another worker had taken the message; nothing changed."""
+    UNKNOWN = auto()
+    """The reservation had ended, perhaps by this call: the answer to its first request was lost."""
     REFUSED = auto()
     """An expectation did not hold; nothing changed."""
 
@@ -409,6 +417,16 @@ class Result:
         """Whether the lease was lost."""
         return self.outcome is Outcome.LOST
 
+    def of_end(self, *, unanswered: bool) -> Result:
+        """Return what became of the end of a reservation.
+
+        A reservation that is gone was ended by this end if that had been sent before and was
+        `unanswered`. Whoever settles decides that here; a backend answers `UNKNOWN` or `LOST`.
+        """
+        is_ended = self.outcome is Outcome.UNKNOWN or (self.lost and unanswered)
+        return APPLIED if is_ended else self
+
 
 APPLIED = Result(Outcome.APPLIED)
 LOST = Result(Outcome.LOST)
+UNKNOWN = Result(Outcome.UNKNOWN)

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
+from qframe import connection as connections
 from qframe.connection import Connection
 from qframe.dispatch import outermost
 from qframe.exceptions import InvalidJob
+from qframe.hooks import OpenTransaction
 
-
-class OpenTransaction(Protocol):
-    """The program's open transaction around a dispatch."""
-
-    def within(self) -> object | None:
-        """Return the transaction to push in; None if it has ended, or the push comes after it."""
-
-    def on_commit(self, act: Callable[[], None]) -> None:
-        """Call `act` after the commit, never after a rollback."""
-
-
-find_open: Callable[[Connection], OpenTransaction | None] | None = None
-"""Set by a framework: returns the transaction that a dispatch on a connection joins, or None."""
+T = TypeVar("T")
 
 
 def open_for(connection: Connection) -> OpenTransaction | None:
     """Return the transaction that a dispatch here joins unless told otherwise; None without one."""
+    find_open = connection.hooks.find_open
     return None if find_open is None else find_open(connection)
+
+
+def joined_or_committed(
+    connection: Connection,
+    within: Callable[[object], T],
+    committed: Callable[[OpenTransaction], T],
+) -> T | None:
+    """Dispatch `within` the open transaction or, if that is not possible, once it is `committed`.
+
+    Returns None without an open transaction, and in tests that fake dispatches.
+    """
+    opened = None if connections.stand_in is not None else open_for(connection)
+    if opened is None:
+        return None
+    inside = opened.within()
+    return committed(opened) if inside is None else within(inside)
 
 
 def when_committed(

@@ -10,7 +10,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from qframe import manager
 from qframe.connection import Connection
@@ -23,7 +23,7 @@ from qframe.dispatch.chain import (
     own_job,
     stand_in_for,
 )
-from qframe.dispatch.sender import awaited
+from qframe.dispatch.sender import asked
 from qframe.exceptions import QframeError
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
@@ -33,6 +33,7 @@ from qframe.features.chain import ChainPlan
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.execution import on_a_running_loop, refuse_on_loop
 from qframe.jobs.options import seconds
+from qframe.payload import encryption
 
 MemberJobs = JobDefinition | PendingChain | Sequence[JobDefinition]
 """A member: a job, or a chain of jobs."""
@@ -51,17 +52,13 @@ def find_batch(identity: str, connection: str | None = None) -> Batch | None:
 
 async def afind_batch(identity: str, connection: str | None = None) -> Batch | None:
     """As `find_batch`, without blocking the event loop."""
-    return await _asked(partial(_found, identity, connection))
+    return await asked(partial(_found, identity, connection))
 
 
 def _found(identity: str, connection: str | None) -> Batch | None:
     place = stand_in_for(manager.default().connection(connection), ())
     record = record_of(place, identity)
     return None if record is None else Batch(place, record)
-
-
-async def _asked(ask: Callable[[], T]) -> T:
-    return await awaited(direct(ask), is_long=True)
 
 
 def record_of(connection: Connection, identity: str) -> BatchRecord | None:
@@ -156,7 +153,7 @@ class Batch:
 
     async def afailed_jobs(self) -> list[str]:
         """As `failed_jobs`, without blocking the event loop."""
-        return await _asked(self._failed_jobs)
+        return await asked(self._failed_jobs)
 
     def _failed_jobs(self) -> list[str]:
         return self._batches().failures(self.id)
@@ -168,7 +165,7 @@ class Batch:
 
     async def afresh(self) -> Batch:
         """As `fresh`, without blocking the event loop."""
-        return await _asked(self._again)
+        return await asked(self._again)
 
     def _again(self) -> Batch:
         return Batch(self._connection, self._read(), self._adder)
@@ -227,11 +224,11 @@ class Batch:
     async def _done(self, what: str, act: Callable[[], T]) -> T:
         """Run `act` in a thread, to the end even if the awaiting task is cancelled."""
 
-        def untold(error: BaseException) -> None:
-            lost.tell_undone(f"{what}() of the batch {self.id}", error)
+        def report(error: BaseException) -> None:
+            lost.report_undone(f"{what}() of the batch {self.id}", error)
 
         places = [self._connection]
-        return await sender.done(act, partial(direct, act), places, untold, is_long=True)
+        return await sender.done(act, partial(direct, act), places, report, is_long=True)
 
     def _batches(self) -> BatchStore:
         batches = self._connection.batches()
@@ -262,6 +259,30 @@ class Caught:
     id: str
     name: str
     error: str
+
+
+class Previous(NamedTuple):
+    """The link before a job in its chain, if that returned something."""
+
+    id: str = ""
+    name: str = ""
+    result: Any = None
+    """What its `handle` returned, as JSON has it."""
+
+
+def previous_of(job: JobDefinition) -> Previous:
+    """Return what the link before a running job has returned."""
+    reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
+    found = None if reserved is None else reserved.payload.get(chain_feature.PREVIOUS)
+    if reserved is None or not isinstance(found, dict):
+        return Previous()
+    name = str(found.get("name", ""))
+    if "remark" in found:
+        raise QframeError(f"what {name} returned was not passed on: {found['remark']}")
+    result = found.get("result")
+    if encryption.KEY in found:
+        result = connection_of(reserved).context.keyring.opened(chain_feature.PREVIOUS, found)
+    return Previous(str(found.get("uuid", "")), name, result)
 
 
 def batch_of(job: JobDefinition) -> Batch | None:

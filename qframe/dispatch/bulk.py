@@ -8,12 +8,13 @@ from qframe import manager
 from qframe.connection import BulkPush, Connection, push_together, substitute
 from qframe.contracts.transaction import is_async, run_in
 from qframe.dispatch import lost, pusher, sender
-from qframe.dispatch.after_commit import OpenTransaction, open_for
+from qframe.dispatch.after_commit import open_for
 from qframe.dispatch.calls import Apply, Call
 from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.pending import check_job
 from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidTransaction
+from qframe.hooks import OpenTransaction
 from qframe.jobs import execution
 from qframe.jobs.foreign import Dispatchable
 from qframe.jobs.registry import refuse_while_importing
@@ -30,7 +31,8 @@ def bulk(
     """Queue many jobs at once. Returns their ids in order.
 
     The jobs of one connection are pushed together, all or none where the backend can; unique and
-    debounced jobs follow one by one. For a duplicate, the id is that of the job already queued.
+    debounced jobs, and those with `once`, follow one by one. For a duplicate, the id is that of the
+    other job.
     `within` is a transaction of the program, as for `PendingDispatch.within`. Raises `InvalidJob`
     before anything is pushed, `BackendUnavailable`, or `SynchronousOnly` on a running event loop:
     await `abulk` there.
@@ -112,7 +114,7 @@ def _bulk_committed(
             for together in gathered.values():
                 together.push()
         except Exception as error:  # noqa: BLE001 (after the commit nobody can handle it)
-            lost.tell(f"a bulk of {len(placed):,} jobs", built, error)
+            lost.report(f"a bulk of {len(placed):,} jobs", built, error)
 
     opened.on_commit(push)
     return [each.payload["uuid"] for each in built]
@@ -138,7 +140,7 @@ async def _bulk_on_loop(
             for (connection, job), (to, raw, delay) in zip(placed, built, strict=False)
         ]
         left += [Unpushed.unbuilt(*each, queue) for each in placed[len(built) :]]
-        lost.tell(f"a bulk of {len(placed):,} jobs", left, error)
+        lost.report(f"a bulk of {len(placed):,} jobs", left, error)
 
     return await sender.done(
         lambda: push_together(placed, queue),

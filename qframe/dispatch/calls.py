@@ -64,10 +64,10 @@ def _answer(need: Need) -> Sequence[Any] | None:
 def applying(backend: Backend, steps: Generator[Plan, Result, T]) -> Call[T]:
     """Return the call of a generator that yields plans and receives their results."""
     step: Callable[[Any], Plan] = steps.send
-    said: Any = None
+    answer_given: Any = None
     while True:
         try:
-            plan = step(said)
+            plan = step(answer_given)
         except StopIteration as ended:
             value: T = ended.value
             return value
@@ -75,9 +75,9 @@ def applying(backend: Backend, steps: Generator[Plan, Result, T]) -> Call[T]:
             (result,) = yield Apply(backend, (plan,))
             if result.applied:
                 plan.applied()
-            step, said = steps.send, result
+            step, answer_given = steps.send, result
         except BaseException as error:  # noqa: BLE001 (passed on to the generator, which raises it)
-            step, said = steps.throw, error
+            step, answer_given = steps.throw, error
 
 
 def direct(act: Callable[[], T]) -> Call[T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from qframe import connection as connections
@@ -11,7 +12,7 @@ from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import lost, sender
-from qframe.dispatch.after_commit import OpenTransaction, open_for
+from qframe.dispatch.after_commit import joined_or_committed
 from qframe.dispatch.calls import Call, applying
 from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.within import joined
@@ -20,6 +21,7 @@ from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Prepared
+from qframe.hooks import OpenTransaction
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.execution import refuse_on_loop
 from qframe.jobs.foreign import Dispatchable, Foreign
@@ -152,12 +154,8 @@ class PendingChain(Pending):
 
     def _dispatch_joined(self, connection: Connection, identity: str) -> str:
         """Dispatch it in the open transaction or at its commit; "" if there is none."""
-        opened = None if connections.stand_in is not None else open_for(connection)
-        if opened is None:
-            return ""
-        if (inside := opened.within()) is not None:
-            return self.within(inside)
-        return self._dispatch_committed(connection, identity, opened)
+        committed = partial(self._dispatch_committed, connection, identity)
+        return joined_or_committed(connection, self.within, committed) or ""
 
     def _dispatch_here(self, connection: Connection, identity: str) -> str:
         with sending(connection, many=True):
@@ -177,7 +175,7 @@ class PendingChain(Pending):
             except Exception as error:  # noqa: BLE001 (after the commit nobody can handle it)
                 link = plan.links[0]
                 first = Unpushed(connection, link.queue, plan.jobs[0], link.message or {})
-                lost.tell(f"the chain {identity} of {len(self.jobs)} links", [first], error)
+                lost.report(f"the chain {identity} of {len(self.jobs)} links", [first], error)
 
         opened.on_commit(push)
         return identity
@@ -191,7 +189,7 @@ class PendingChain(Pending):
                 link = plan.links[0]
                 payload = link.message or {}
                 first = Unpushed(connection, link.queue, plan.jobs[0], payload, link.delay)
-            lost.tell(f"the chain {identity} of {len(self.jobs)} links", [first], error)
+            lost.report(f"the chain {identity} of {len(self.jobs)} links", [first], error)
 
         return await sender.done(
             lambda: self._dispatch_here(connection, identity),

@@ -8,14 +8,15 @@ import threading
 import time
 from enum import Enum, auto
 from functools import partial
+from typing import Any
 
 from qframe import manager
 from qframe.connection import Connection, substitute
 from qframe.contracts.transaction import AsyncTransaction, run_in
-from qframe.dispatch import after_commit, lost, pusher
-from qframe.dispatch.after_commit import OpenTransaction, open_for
+from qframe.dispatch import lost, pusher
+from qframe.dispatch.after_commit import open_for
 from qframe.dispatch.calls import Apply, Call
-from qframe.dispatch.handed import Handed, tell_unheard
+from qframe.dispatch.handed import Handed, report_unraised
 from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.sender import send, send_from_thread
 from qframe.dispatch.sync import SyncConnection
@@ -23,9 +24,11 @@ from qframe.dispatch.within import joined
 from qframe.drivers import guard, process
 from qframe.exceptions import BackendUnavailable, Interruption, InvalidJob
 from qframe.features.base import Plan
+from qframe.hooks import OpenTransaction
 from qframe.jobs import execution
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.tracing import sending
+from qframe.jobs.uniqueness import ONCE
 from qframe.payload.timing import When, seconds_until
 
 _LONGEST_PAUSE = 10.0
@@ -55,8 +58,24 @@ class Draft:
     """
 
     __slots__ = (
-        "connection", "context", "delay", "disarmed", "envelope", "handed", "id", "job", "moment",
-        "opened", "pid", "queue", "rank", "thread", "track", "transaction",
+        "connection",
+        "context",
+        "delay",
+        "disarmed",
+        "envelope",
+        "group",
+        "handed",
+        "id",
+        "job",
+        "moment",
+        "once",
+        "opened",
+        "pid",
+        "queue",
+        "rank",
+        "thread",
+        "track",
+        "transaction",
     )  # fmt: skip
 
     opened: OpenTransaction
@@ -74,6 +93,8 @@ class Draft:
         self.id = ""
         self.track = 0.0
         self.rank: int | None = None
+        self.once: dict[str, Any] | None = None
+        self.group = ""
         self.moment = Moment.OPEN
         self.disarmed = False
         """Whether a call raised: then no commit pushes it, unless it is sent later."""
@@ -93,12 +114,30 @@ class Draft:
             connection.track(self.envelope, self.track)
         if self.rank is not None:
             self.prioritize(self.rank)
+        if self.once is not None:
+            self.go_once(self.once)
+        if self.group:
+            self.join(self.group)
 
     def prioritize(self, priority: int) -> None:
         """Set a priority in place of the class's."""
         self.rank = priority
         self.envelope.payload["priority"] = priority
         self.envelope.encode()
+
+    def go_once(self, key: dict[str, Any]) -> None:
+        """Set the idempotency key, in place of the class's, as it is in the payload."""
+        self.once = key
+        self.connection.add(self.envelope, {ONCE: key})
+
+    def join(self, group: str) -> None:
+        """Put it into a group, in place of the class's."""
+        if isinstance(self.job, Foreign):
+            raise InvalidJob(f"{self.job.name} runs in another program, which has no groups")
+        if not self.is_faked:
+            self.connection.need_groups()
+        self.group = group
+        self.connection.add(self.envelope, {"group": group})
 
     def keep_status(self, seconds: float) -> None:
         if isinstance(self.job, Foreign):
@@ -168,7 +207,7 @@ class Draft:
         """Push it, unless a commit will. Returns its id."""
         if self.id:
             return self.id
-        if after_commit.find_open is not None:
+        if self.connection.hooks.find_open is not None:
             self.join_open()
         if self.moment is Moment.IN_OPEN and self.send_in_open():
             return self.id
@@ -209,13 +248,15 @@ class Draft:
     def _under_way(self) -> Handed[str] | None:
         """Return the push of another await, unless its error was already raised."""
         handed = self.handed
-        return None if handed is None or handed.was_heard else handed
+        return None if handed is None or handed.was_raised else handed
 
     def _hand_over(self) -> Handed[str]:
         report = partial(_report, self)
         if self.connection.context.at_once:
             handed = Handed[str](None, report, self.context)
-            return send_from_thread(handed, lambda: self._push(self.connection))
+            return send_from_thread(
+                handed, lambda: self._push(self.connection), self.connection.hooks
+            )
         return send(Handed(self._pushing(), report, self.context))
 
     def _pushing(self) -> Call[str]:
@@ -224,10 +265,11 @@ class Draft:
             pushing = connection.pushing(
                 self.job, self.envelope, self.queue, seconds_until(self.delay)
             )
+            plan.is_alone = True
             connection.context.plan_push(pushing, plan)
             (result,) = yield Apply(connection.backend, (plan,))
             holder = connection.context.pushed(pushing, plan, result)
-        connection.tell(self.job, pushing, holder)
+        connection.fire_dispatched(self.job, pushing, holder)
         self.id = holder or self.envelope.uuid
         return self.id
 
@@ -312,7 +354,7 @@ def send_dropped() -> None:
                     _report(draft, BackendUnavailable("the push of another one does not end"))
     if ended:
         pusher.wait(everything=True)  # also for pushes that had begun
-    tell_unheard()
+    report_unraised()
 
 
 def drop(draft: Draft) -> None:
@@ -378,7 +420,7 @@ def _report(draft: Draft, error: BaseException) -> None:
     queue = draft.queue or draft.job.queue or draft.connection.default_queue
     payload, delay = draft.envelope.payload, _seconds(draft.delay)
     what = f"{payload['displayName']} {draft.envelope.uuid} was dispatched and dropped, and"
-    lost.tell(what, [Unpushed(draft.connection, queue, draft.job, payload, delay)], error)
+    lost.report(what, [Unpushed(draft.connection, queue, draft.job, payload, delay)], error)
 
 
 def _seconds(delay: When) -> float:

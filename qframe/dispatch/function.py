@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import Literal, TypedDict
 
+    from qframe.jobs.exponential import Exponential
     from qframe.jobs.options import Middleware
     from qframe.payload.timing import When
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         delay: When
         tries: int
         max_exceptions: int
-        backoff: float | Sequence[float]
+        backoff: float | Sequence[float] | Exponential
         timeout: float
         concurrency: int
         fail_on_timeout: bool
@@ -41,11 +42,14 @@ if TYPE_CHECKING:
         track: bool | float | timedelta
         keep_log: int
         encrypted: bool
+        give_back: bool
         unique: bool
         unique_id: str | int
         unique_for: float | timedelta
         unique_until: Literal["handled", "started"]
         debounce: float | timedelta
+        once: float | timedelta
+        group: str
         job_name: str
         display_name: str
         tags: Sequence[str] | Callable[..., Sequence[str]]

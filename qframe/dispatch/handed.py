@@ -35,7 +35,7 @@ class Handed(Generic[T]):
     """Whether all waiting callers have been woken."""
     is_left = False
     """Whether all waiting callers have left."""
-    was_heard = False
+    was_raised = False
     """Whether a caller has received its error."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Handed(Generic[T]):
                 if future in self._futures:
                     self._futures.remove(future)
             if self.is_left and self.is_done:
-                self._tell()
+                self._report_lost()
 
     def result(self) -> T:
         self._check_process()
@@ -95,7 +95,7 @@ class Handed(Generic[T]):
 
     def _given(self) -> T:
         if self.error is not None:
-            self._hear()
+            self._take_lost()
             raise self.error
         return self.value  # type: ignore[return-value] # there is one by now
 
@@ -105,22 +105,22 @@ class Handed(Generic[T]):
 
     # -- the error --------------------------------------------------------------------------------
 
-    def _hear(self) -> Lost | None:
+    def _take_lost(self) -> Lost | None:
         """Mark the error as received. The first time, returns what would have reported it."""
         with _lock:
             lost, self.lost = self.lost, None
-            self.was_heard = True
+            self.was_raised = True
         pusher.over(self)
         return lost
 
-    def _tell(self) -> None:
+    def _report_lost(self) -> None:
         """Let the pusher report an error that no caller received."""
-        if self.error is not None and self.pid == process.own.pid and (lost := self._hear()):
+        if self.error is not None and self.pid == process.own.pid and (lost := self._take_lost()):
             pusher.put(partial(self.context.run, lost, self.error))
 
-    def tell_now(self) -> None:
+    def report_now(self) -> None:
         """Report its error, or that it did not end, because the process ends."""
-        if (lost := self._hear()) is not None:
+        if (lost := self._take_lost()) is not None:
             error = self.error or BackendUnavailable("it does not end")
             self.context.run(lost, error)
 
@@ -137,16 +137,16 @@ class Handed(Generic[T]):
             futures, self._futures = self._futures, []
         return futures
 
-    def over(self, *, unheard: bool) -> None:
+    def over(self, *, closed: bool) -> None:
         """Mark the callers as woken.
 
-        `unheard` if they cannot be, because their loops are closed.
+        `closed` if they cannot be, because their loops are closed.
         """
         if self.error is None:
             self.lost = None  # it may refer back to this object
             pusher.over(self)
-        elif unheard or self.is_left:
-            self._tell()
+        elif closed or self.is_left:
+            self._report_lost()
         self.is_over = True
 
 
@@ -156,11 +156,11 @@ _changed = threading.Condition(_lock)
 """Notified when some are over."""
 
 
-def tell_unheard() -> None:
+def report_unraised() -> None:
     """Report every error that no caller received, and every unfinished call: the process ends."""
     for handed in pusher.left():
         if isinstance(handed, Handed):
-            handed.tell_now()
+            handed.report_now()
 
 
 def wake(ended: Sequence[Handed[Any]]) -> None:
@@ -178,7 +178,7 @@ def wake(ended: Sequence[Handed[Any]]) -> None:
             closed.add(loop)
     for handed, futures in zip(ended, waiting, strict=True):
         gone = bool(futures and closed) and closed.issuperset(f.get_loop() for f in futures)
-        handed.over(unheard=gone)
+        handed.over(closed=gone)
     with _changed:
         _changed.notify_all()
 

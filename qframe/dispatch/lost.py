@@ -28,7 +28,7 @@ class Unpushed(NamedTuple):
         return cls(connection, queue or own or connection.default_queue, job, {})
 
 
-def tell(what: str, unpushed: Sequence[Unpushed], error: BaseException) -> None:
+def report(what: str, unpushed: Sequence[Unpushed], error: BaseException) -> None:
     """Report an error: an event for each job, a log record, and `sys.unraisablehook`."""
     for connection, queue, job, payload, delay in unpushed:
         events.fire(
@@ -41,7 +41,7 @@ def tell(what: str, unpushed: Sequence[Unpushed], error: BaseException) -> None:
     raise_unraisably(error)
 
 
-def tell_undone(what: str, error: BaseException) -> None:
+def report_undone(what: str, error: BaseException) -> None:
     """Report the error of a call that pushes no job."""
     log.critical("%s failed, and nobody has heard of it: %s", what, tracebacks.brief(error))
     raise_unraisably(error)

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Generator
 from datetime import timedelta
 from typing import Any, Self
+from uuid import UUID
 
 from qframe import manager
 from qframe.contracts.transaction import is_async
-from qframe.dispatch import after_commit, pusher
+from qframe.dispatch import pusher
 from qframe.dispatch.after_commit import when_committed
 from qframe.dispatch.draft import Draft, Moment, drop, send_committed, unsent
 from qframe.dispatch.sync import SyncConnection
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.jobs.groups import checked
 from qframe.jobs.options import check_option, seconds
 from qframe.jobs.registry import importing, refuse_while_importing
+from qframe.jobs.uniqueness import once
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When, kept_for
 
@@ -74,7 +77,7 @@ class PendingDispatch:
         if pusher.own.tasks_open:
             pusher.make_room()
         self._draft = draft = Draft(job)
-        if after_commit.find_open is not None:
+        if draft.connection.hooks.find_open is not None:
             draft.join_open()
         del self
 
@@ -126,10 +129,40 @@ class PendingDispatch:
         finally:
             del self
 
+    def once(self, key: str | int | UUID, *, within: float | timedelta) -> Self:
+        """Push nothing if a job of the same name was dispatched with this key shortly before.
+
+        `within` is how long before, in seconds or as a timedelta, by the backend's clock. Whatever
+        became of that job, `send()` returns its id, `is_duplicate` is true, and the event is
+        `JobDuplicate`. Replaces the class's `once`. Raises `InvalidJob` for what is no key.
+        """
+        with _Disarming(self._draft):
+            name = str(self._draft.envelope.payload["job"])
+            self._draft.go_once(once(name, key, within))
+        try:
+            return self
+        finally:
+            del self
+
+    def in_group(self, name: str) -> Self:
+        """Put the job into a group of its queue, in place of the class's.
+
+        Groups take turns, and `[groups.QUEUE]` says how many jobs of one run at once, in which
+        order, and at what rate. Raises `InvalidJob` for what is no name, and `Unsupported` on
+        connections without groups.
+        """
+        with _Disarming(self._draft):
+            self._draft.join(checked(name))
+        try:
+            return self
+        finally:
+            del self
+
     def priority(self, priority: int) -> Self:
         """Set a priority in place of the class's: 0 is first, 4294967295 is last.
 
-        Only beanstalkd has priorities; other backends ignore it.
+        1024 is what jobs without a priority have. Beanstalkd has a level for each number; the
+        others have ten levels, which age (docs/priorities.md).
         """
         with _Disarming(self._draft):
             try:
@@ -202,7 +235,7 @@ class PendingDispatch:
     def send(self) -> str:
         """Push the job. Returns its id; a second call returns the same id.
 
-        For a duplicate of a unique job, that is the id of the job already queued.
+        For a duplicate, of a unique job or by `once`, that is the id of the other job.
 
         Raises `BackendUnavailable`, `PayloadTooLarge`, or on the sync connection the job's
         exception.
@@ -220,7 +253,7 @@ class PendingDispatch:
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the same unique job was already queued; pushes this one if not."""
+        """Whether another job is in its place (unique, `once`); pushes this one if not."""
         return self.send() != self._draft.envelope.uuid
 
     def __await__(self) -> Generator[Any, None, str]:

@@ -19,7 +19,7 @@ from qframe import forks
 from qframe.connection import Connection
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import lost, sender
-from qframe.dispatch.after_commit import OpenTransaction, open_for
+from qframe.dispatch.after_commit import joined_or_committed
 from qframe.dispatch.batch import Batch, MemberJobs, member_plan, record_of, unkept
 from qframe.dispatch.calls import Call, CallPause
 from qframe.dispatch.chain import (
@@ -32,6 +32,7 @@ from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidJob
 from qframe.features.batch import BatchPlan, about
 from qframe.features.batches import whole
+from qframe.hooks import OpenTransaction
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.execution import refuse_on_loop
 from qframe.jobs.foreign import Dispatchable
@@ -69,7 +70,7 @@ class PendingBatch(Pending):
         self.label = ""
 
     def name(self, name: str) -> Self:
-        """Give the batch a name for people. Raises `InvalidJob` unless it is a text."""
+        """Names the batch, for people. Raises `InvalidJob` unless it is a text."""
         if not isinstance(name, str):
             raise InvalidJob(f"the name of a batch is a text, not {type(name).__name__}")
         self.label = one_line(name, _LONGEST_NAME)
@@ -131,12 +132,8 @@ class PendingBatch(Pending):
 
     def _dispatch_joined(self, connection: Connection) -> Batch | None:
         """Dispatch it in the open transaction or at its commit; None if there is none."""
-        opened = None if connections.stand_in is not None else open_for(connection)
-        if opened is None:
-            return None
-        if (inside := opened.within()) is not None:
-            return self.within(inside)
-        return self._dispatch_committed(connection, opened)
+        committed = partial(self._dispatch_committed, connection)
+        return joined_or_committed(connection, self.within, committed)
 
     def _dispatch_here(self, connection: Connection) -> Batch:
         return _started(connection, connection, self._planned(connection))
@@ -153,7 +150,7 @@ class PendingBatch(Pending):
                 connection.start_batch(plan)
             except Exception as error:  # noqa: BLE001 (after the commit nobody can handle it)
                 what = f"the batch {self.label}" if self.label else "a batch"
-                lost.tell(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
+                lost.report(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
 
         opened.on_commit(partial(contextvars.copy_context().run, push))
         return Batch(connection, unkept(connection, plan))
@@ -161,7 +158,7 @@ class PendingBatch(Pending):
     async def _dispatch_on_loop(self, connection: Connection) -> Batch:
         def unpushed(error: BaseException) -> None:
             what = f"the batch {self.label}" if self.label else "a batch"
-            lost.tell(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
+            lost.report(what, [Unpushed.unbuilt(connection, self, self._queue)], error)
 
         return await sender.done(
             lambda: self._dispatch_here(connection),
@@ -246,7 +243,7 @@ class PendingBatch(Pending):
             label=plan.name,
             default_queue=queue,
             allows=plan.allows_failures,
-            step=plan.progress_step,
+            progress_step=plan.progress_step,
             callback_job=plan.callback_job.fields(),
             follow=plan.options["follow"],
             members=[make(number).fields() for number, make in enumerate(plan.members)],

@@ -7,7 +7,7 @@ from typing import Any, dataclass_transform
 
 from pydantic import Field
 
-from qframe.dispatch.batch import Batch, Caught, batch_of, caught_by
+from qframe.dispatch.batch import Batch, Caught, Previous, batch_of, caught_by, previous_of
 from qframe.dispatch.chain import extend
 from qframe.dispatch.pending import PendingDispatch, dispatch, dispatch_sync
 from qframe.jobs.definition import JobDefinition, made
@@ -31,13 +31,12 @@ class Queueable(JobDefinition, base=True):
 
     - `connection`, `queue`: where it is dispatched; default: the configured ones.
     - `delay`: seconds, timedelta or aware datetime before it is ready; default 0.
-    - `priority`: on beanstalkd, from 0 (first) to 4294967295; default: the connection's. Other
-      backends have no priorities and ignore it: use queues.
+    - `priority`: from 0 (first) to 4294967295; default: 1024, on beanstalkd the connection's.
     - `tries`: how often it may be started, 0 without limit; default: the worker's `--tries`.
       Attempts in which the job released itself do not count.
     - `max_exceptions`: how many attempts may raise before it fails; default: no limit.
-    - `backoff`: seconds before a retry, a sequence of them for the first, second, ... failure, or a
-      method `backoff(self, attempt, error)`; default: the worker's `--backoff`.
+    - `backoff`: seconds before a retry, a sequence of them for the first, second, ... failure, an
+      `Exponential`, or a method `backoff(self, attempt, error)`; default: the worker's `--backoff`.
     - `timeout`: seconds an attempt may take, 0 without limit; default: the worker's `--timeout`.
     - `concurrency`: how many jobs of the class run at once over all workers of all hosts, from 1 to
       1000; default: no limit. The `sync` connection, `dispatch_sync` and `testing.run` ignore it.
@@ -56,7 +55,14 @@ class Queueable(JobDefinition, base=True):
       default 3600.
     - `debounce`: seconds, or a timedelta, that each dispatch waits for a later one of the same job
       (by `unique_id`), which replaces it.
+    - `once`: seconds, or a timedelta, from a dispatch in which another one of the same job (by
+      `unique_id`) queues nothing, also after the job has ended; default: no.
+    - `chunk`: a `Chunk` of jobs that one call of `handle_many(cls, jobs)` handles; default: none.
+    - `group`: the group of its queue that it takes turns in; a format over its fields like
+      `"shop:{shop}"`, or a method that returns a text; default: none.
     - `encrypted`: encrypt its fields with the configured `encryption_keys`; default: False.
+    - `give_back`: if the worker stops, end at the next `checkpoint` and go back to the queue,
+      uncounted; default: False.
     - `job_name`: its name on the wire; default: module and class.
     - `display_name`, `tags`: shown to people; may be methods.
     - `middleware`: what wraps its run, outermost first; may be a method. See `qframe.middleware`.
@@ -96,6 +102,16 @@ class Queueable(JobDefinition, base=True):
     def caught(self) -> Caught | None:
         """The failed job, in a job that `catch` dispatched; otherwise None."""
         return caught_by(self)
+
+    @property
+    def previous(self) -> Previous:
+        """The link before this job in its chain: `self.previous.result` is what it returned.
+
+        The result is as JSON has it; None if there is none: for the first link, behind a batch, and
+        outside of a chain. Raises `QframeError` if JSON could not carry it, or it was larger than
+        64 KB, and `CannotDecrypt`.
+        """
+        return previous_of(self)
 
     def append_to_chain(self, job: JobDefinition) -> None:
         """Add a job at the end of this job's chain. Raises `QframeError` if it is in no chain."""

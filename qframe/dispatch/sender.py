@@ -22,9 +22,10 @@ from qframe import connection as connections
 from qframe import forks
 from qframe.connection import Connection
 from qframe.dispatch import pusher
-from qframe.dispatch.calls import Apply, Call, CallPause, Need, Read
+from qframe.dispatch.calls import Apply, Call, CallPause, Need, Read, direct
 from qframe.dispatch.handed import Handed, Lost, wake
 from qframe.exceptions import BackendUnavailable
+from qframe.hooks import Hooks
 
 _MOST = 200
 """The most calls, steps and facts in one round."""
@@ -195,11 +196,7 @@ def send(handed: Handed[T], *, is_long: bool = False) -> Handed[T]:
     return handed
 
 
-submit: Callable[[Callable[[], None]], None] | None = None
-"""Set by a framework: runs a function in its thread for blocking code."""
-
-
-def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
+def send_from_thread(handed: Handed[T], act: Callable[[], T], hooks: Hooks) -> Handed[T]:
     """Run `act` in a thread, where it may take any time, and return `handed`.
 
     The threads are those of the running loop, or the framework's one for blocking code.
@@ -216,8 +213,8 @@ def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
 
     pusher.note(handed)
     try:
-        if submit is not None:
-            submit(ends)
+        if hooks.submit is not None:
+            hooks.submit(ends)
         else:
             asyncio.get_running_loop().run_in_executor(None, ends)
     except RuntimeError:  # as above
@@ -229,6 +226,11 @@ def send_from_thread(handed: Handed[T], act: Callable[[], T]) -> Handed[T]:
 async def awaited(call: Call[T], *, is_long: bool = False) -> T:
     """Run a read-only call, and return its result."""
     return await send(Handed(call), is_long=is_long).outcome()
+
+
+async def asked(ask: Callable[[], T]) -> T:
+    """Call a function that only reads, in the thread that sends, and return its result."""
+    return await awaited(direct(ask), is_long=True)
 
 
 async def done(
@@ -245,8 +247,9 @@ async def done(
     """
     if connections.stand_in is not None:
         return here()
-    if any(each.context.at_once for each in places):
-        return await send_from_thread(Handed(None, lost), here).outcome()
+    at_once = next((each for each in places if each.context.at_once), None)
+    if at_once is not None:
+        return await send_from_thread(Handed(None, lost), here, at_once.hooks).outcome()
     return await send(Handed(call(), lost), is_long=is_long).outcome()
 
 

@@ -68,7 +68,7 @@ class SyncConnection(Connection):
             pushing = self.pushing(job, made, queue, delay)
             with _later(waiting):
                 holder = self.context.push(pushing)
-        self.tell(job, pushing, holder)
+        self.fire_dispatched(job, pushing, holder)
         self._work_off(waiting, type(ours))
         return holder or made.uuid
 
@@ -82,12 +82,13 @@ class SyncConnection(Connection):
         if (other := substitute(self, job)) is not None:
             other.push_envelope(job, made, None, 0)
             return None
-        if job.unique_rule is not None:
-            del made.payload[job.unique_rule.key]
+        rules = job.unique_rule, job.once_rule
+        for key in [rule.key for rule in rules if rule is not None]:
+            del made.payload[key]
             made.encode()
         with sending(self):
             pushing = self.pushing(job, made, None, 0)
-        self.tell(job, pushing, "")
+        self.fire_dispatched(job, pushing, "")
         return self._work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
 
     def gather(self, queue: str | None) -> BulkPush:
@@ -165,7 +166,7 @@ class SyncConnection(Connection):
         instance = None
         try:
             instance = _made(job, job_class)
-            result = execution.perform(instance, self.middleware())
+            result = execution.perform(instance, self.middleware(), self.hooks)
         except BaseException as error:
             if isinstance(error, DontHandle):
                 reason = str(error) or "DontHandle"
@@ -180,7 +181,7 @@ class SyncConnection(Connection):
             raise job.failed_with
         if not job.is_settled:
             job.settle(End(State.COMPLETE, result=result))
-        execution.tell(instance, "succeeded")
+        execution.call_hook(instance, "succeeded", hooks=self.hooks)
         events.fire(events.JobProcessed, job, time.monotonic() - began)
         events.fire(events.JobAttempted, job, None)
         return result
@@ -249,7 +250,7 @@ def _fail(
         job.settle(End(State.FAILED, error=error))
         job.failed_with = error
     if instance is not None:
-        execution.tell(instance, "failed", error)
+        execution.call_hook(instance, "failed", error, hooks=job.context.hooks)
     events.fire(events.JobFailed, job, error, time.monotonic() - began)
     events.fire(events.JobAttempted, job, error)
 

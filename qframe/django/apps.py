@@ -14,11 +14,10 @@ from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import module_has_submodule
 
 from qframe import manager
-from qframe.dispatch import after_commit
 from qframe.dispatch.draft import flush
 from qframe.django import checks as own_checks
 from qframe.django import conf, database, tables, transactions
-from qframe.jobs import registry
+from qframe.hooks import of_process
 
 _MODULES = ("jobs", "tasks")
 
@@ -34,8 +33,9 @@ class QframeConfig(AppConfig):
     def ready(self) -> None:
         """Connects them."""
         conf.join()
-        after_commit.find_open = transactions.find_open
-        registry.also[:] = job_modules()
+        # Django's settings are the process's, and so are its hooks.
+        of_process.find_open = transactions.find_open
+        of_process.modules = job_modules()
         manager.use(None)  # a manager made before knew nothing of these
         checks.register(own_checks.check_settings, "qframe")
         checks.register(own_checks.check_databases, "database")

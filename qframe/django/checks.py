@@ -131,7 +131,7 @@ def _unmigrated(queues: QueueManager, names: Sequence[str]) -> Iterator[CheckMes
             own = queues.settings.connection(name).get("migrate_command")
             yield Warning(
                 f"{where}: the queue's tables are missing or to be upgraded in {place}",
-                hint=f"Run: {own or f'{config.command_line} migrate'}",
+                hint=f"Run: {own or f'{config.framework.command_line} migrate'}",
                 id="qframe.W004",
             )
 

@@ -30,8 +30,8 @@ _KINDS: Final = {
 
 def join() -> None:
     """Makes this process read its settings here, and name the command line that does so, too."""
-    config.source = source
-    config.command_line = "manage.py qframe"
+    config.framework.source = source
+    config.framework.command_line = "manage.py qframe"
 
 
 def given() -> Mapping[str, Any] | None:

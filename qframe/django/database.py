@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -19,10 +19,8 @@ from asgiref.sync import (
 from django.db import close_old_connections, connections, reset_queries
 
 from qframe import events
-from qframe.dispatch import sender
+from qframe.hooks import Awaits, of_process
 from qframe.jobs import execution
-
-Awaits = Callable[[], Coroutine[Any, Any, Any]]
 
 
 def look_after_connections() -> None:
@@ -38,9 +36,9 @@ def look_after_connections() -> None:
         (events.JobForking, _before_fork),
     ):
         events.listen(kind)(listener)
-    execution.around_on_loop = around_on_loop
-    execution.finish_in_caller = finish_in_caller
-    sender.submit = submit
+    of_process.around_on_loop = around_on_loop
+    of_process.finish_in_caller = finish_in_caller
+    of_process.submit = submit
 
 
 # -- in a worker: as Django does around each request ----------------------------------------------

@@ -11,7 +11,7 @@ from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.failed.filters import Filter
 from qframe.failed.retry import retry
 from qframe.operations import reach
-from qframe.operations.actions import tell
+from qframe.operations.actions import log_action
 from qframe.operations.failures import LOOKED_AT, FailedState
 
 _PAGE = 50
@@ -85,8 +85,8 @@ def act(name: str, uuids: list[str], who: str) -> tuple[int, list[str]]:
             if there is not None and name == "retry":
                 done += retry(manager.default(), *there)
             elif there is not None:
-                done += there[0].forget(uuid)
+                done += there[0].forget(there[1])
         except QframeError as error:
             faults.append(f"{uuid}: {error}")
-    tell(who, name, f"{len(uuids)} failed jobs", done)
+    log_action(who, name, f"{len(uuids)} failed jobs", done)
     return done, faults

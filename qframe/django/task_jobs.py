@@ -32,9 +32,8 @@ from qframe.django.compat import (
     task_started,
 )
 from qframe.exceptions import ResultTooLarge
-from qframe.features import all as features
 from qframe.features.status import MAX_RESULT
-from qframe.jobs import registry
+from qframe.hooks import of_process
 from qframe.jobs.definition import JobDefinition
 
 log = logging.getLogger("qframe")
@@ -44,9 +43,8 @@ _classes: WeakKeyDictionary[Any, type[TaskJob]] = WeakKeyDictionary()
 
 def join() -> None:
     """Makes workers know tasks, and keep their results; idempotent."""
-    if job_class_in not in registry.adapters:
-        registry.adapters.append(job_class_in)
-        features.OTHERS.append(task_results.TaskFeature(_tell_finished))
+    of_process.adapters = [job_class_in]
+    of_process.features = [task_results.TaskFeature(_fire_finished)]
     events.forget(_ended_otherwise)
     for kind in (events.JobSkipped, events.AttemptCancelled):
         events.listen(kind)(_ended_otherwise)
@@ -56,10 +54,10 @@ def _ended_otherwise(event: events.JobEvent) -> None:
     """Sends the signal for a task that a worker ended without success or failure."""
     record = task_results.ended(event.job)
     if record is not None:
-        _tell_finished(event.job.uuid, record)
+        _fire_finished(event.job.uuid, record)
 
 
-def _tell_finished(uuid: str, record: Mapping[str, Any]) -> None:
+def _fire_finished(uuid: str, record: Mapping[str, Any]) -> None:
     """Sends the signal for such a task; logs what receivers raise, for it has ended."""
     path, text = record["errors"][-1]
     try:

@@ -54,6 +54,8 @@ class QframeTask(Task):
     unique_for: Any = None
     unique_until: str | None = None
     debounce: Any = None
+    once: Any = None
+    group: Any = None
     middleware: Any = None
     tags: Any = None
 

@@ -10,7 +10,7 @@ both. The message of a withdrawn claim, if there is one, is void: no worker runs
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from qframe.contracts.backend import Backend
@@ -80,10 +80,15 @@ def is_void(backend: Backend, key: str, value: str, ttl: float) -> bool:
         if holds == value:
             return False
         if holds != unproven(value):  # it may have been withdrawn between the two reads
-            return backend.read(_void(value)) != [None]
+            return was_withdrawn(backend, value)
         (result,) = backend.apply(_proof(key, value, ttl))
         if result.applied:
             return False
+
+
+def was_withdrawn(backend: Backend, value: str) -> bool:
+    """Whether a claim of this value was withdrawn."""
+    return backend.read(_void(value)) != [None]
 
 
 class PushStep:
@@ -103,12 +108,12 @@ class PushStep:
         self.later = [each.fact for each in others if type(each) is Afterwards]
         self.first = [each for each in others if type(each) is not Afterwards]
 
-    def before(self, refusal: Result = APPLIED) -> Step:
-        """Return the facts to write first; `refusal` may show that its own claim is there."""
+    def before(self, own: Collection[str] = ()) -> Step:
+        """Return the facts to write first; `own` are the keys that hold its own claims already."""
         made: list[Operation] = []
         for each in self.first:
             if type(each) is Claim and each in self.claims:
-                made += _claiming(each, again=_is_refused_by(refusal, each))
+                made += _claiming(each, again=each.key in own)
             else:
                 made += in_one([each])
         return Step(None, *made)
@@ -118,12 +123,15 @@ class PushStep:
 
         A claim in `beside` is not waited for: both are part of the same push.
         """
+        own: set[str] = set()
         while result.key in self._keys and is_refused_by_claim(result):
             if (taken := next((e for e in beside if _is_refused_by(result, e)), None)) is not None:
                 return Result(Outcome.REFUSED, taken.key, taken.value)
-            if not any(_is_refused_by(result, each) for each in self.claims):
+            if any(_is_refused_by(result, each) for each in self.claims):
+                own.add(result.key)
+            else:
                 settle(self.facts, result)
-            (result,) = self.facts.apply(self.before(result))
+            (result,) = self.facts.apply(self.before(own))
         return result
 
     def after(self) -> list[Step]:

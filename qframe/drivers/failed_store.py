@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from qframe.contracts.backend import Backend
 from qframe.contracts.failed import FailedJob
-from qframe.contracts.step import Forget, Record, Step
+from qframe.contracts.step import Forget, Operation, Outcome, Record, Step
 from qframe.drivers.ordered import OrderedBackend
+from qframe.exceptions import BackendUnavailable
 
 _PAGE = 200
+_TRIES = 50
 
 
 class FailedStore:
     """Failed jobs by uuid. Every method raises `BackendUnavailable`."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(
+        self, backend: Backend, on_forgotten: Callable[[FailedJob], None] | None = None
+    ) -> None:
         self.backend = backend
+        self._on_forgotten = on_forgotten
+        """Removes what else is kept of a job whose record was removed."""
+        self.forgetting: Callable[[FailedJob], Sequence[Operation]] = lambda _: ()
+        """Returns the operations that go with the removal of a record."""
 
     @property
     def place(self) -> Backend:
@@ -56,12 +64,20 @@ class FailedStore:
     def count(self) -> int:
         return self.place.count_failed()
 
-    def forget(self, uuid: str) -> bool:
-        """Remove one record.
+    def forget(self, record: FailedJob) -> bool:
+        """Remove one record, but not that of a later failure of the job.
 
         Returns whether it existed; of two concurrent callers one gets True.
         """
-        (result,) = self.place.apply(Step(None, Forget(uuid)))
+        forget = Forget(record.uuid, record.failed_at)
+        for _ in range(_TRIES):
+            (result,) = self.place.apply(Step(None, forget, *self.forgetting(record)))
+            if result.outcome is not Outcome.REFUSED or result.key == record.uuid:
+                break
+        else:
+            raise BackendUnavailable(f"what belongs to {record.uuid} is changed again and again")
+        if result.applied and self._on_forgotten is not None:
+            self._on_forgotten(record)
         return result.applied
 
     def flush(self, before: float | None = None) -> int:
@@ -69,5 +85,5 @@ class FailedStore:
         removed = 0
         for record in list(self.all()):
             if before is None or record.failed_at < before:
-                removed += self.forget(record.uuid)
+                removed += self.forget(record)
         return removed

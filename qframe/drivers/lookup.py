@@ -7,7 +7,8 @@ import time
 from statistics import median
 from typing import NamedTuple
 
-from qframe.contracts.backend import Backend, Found, Span
+from qframe.contracts.backend import Backend
+from qframe.contracts.browsing import Found, Span
 from qframe.payload import envelope
 
 CLOSE = 500

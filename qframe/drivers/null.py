@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qframe.config import ConnectionSettings
-from qframe.contracts.backend import Backend, Capability, Health, Latch, Timing
+from qframe.contracts.backend import Backend, Capability, Health, Timing
+from qframe.contracts.facts import Latch
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.step import APPLIED, Expect, Forget, Outcome, Reservation, Result, Step
 

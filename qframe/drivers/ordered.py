@@ -28,17 +28,9 @@ from typing import Any, get_args
 
 from qframe import events
 from qframe.contracts import step as op
-from qframe.contracts.backend import (
-    Backend,
-    Capability,
-    Found,
-    Health,
-    Latch,
-    Page,
-    Place,
-    Span,
-    Standing,
-)
+from qframe.contracts.backend import Backend, Capability, Health, Standing
+from qframe.contracts.browsing import Found, Page, Place, Span
+from qframe.contracts.facts import Latch
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import APPLIED, Claim, Outcome, Push, Reservation, Result, Step
@@ -211,12 +203,15 @@ class OrderedBackend(Backend):
             if own and type(own[0]) is op.Start:
                 own = []
         for each in parts["forgotten"]:
-            if self.failed.find_failed(each.uuid) is None:
+            record = self.failed.find_failed(each.uuid)
+            if record is None or not record.is_of(each.failed_at):
                 return Result(Outcome.REFUSED, each.uuid), []
         result = self._facts_and_pushes(parts, job)
         if result.applied and parts["forgotten"]:
             (forgot,) = self.failed.apply(Step(None, *parts["forgotten"]))
-            result = result if forgot.applied else forgot
+            # There is one all the same if the pushed job has failed anew meanwhile.
+            if not forgot.applied and self.failed.find_failed(forgot.key) is None:
+                result = forgot
         return result, [Step(job, *own)] if result.applied and own else []
 
     def _held(self, job: Reservation, own: Sequence[op.Operation], facts: Sequence[Any]) -> Result:
@@ -398,6 +393,9 @@ class OrderedBackend(Backend):
 
     def read(self, *keys: str) -> list[str | None]:
         return self.facts.read(*keys)
+
+    def wake(self, queue: str, handle: str) -> bool:
+        return self.messages.wake(queue, handle)
 
     def scan(
         self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False

@@ -82,8 +82,8 @@ def cause_of(record: HasError) -> Cause:
 
 @lru_cache(maxsize=4096)
 def _cause(job: str, error: str, place: str) -> Cause:
-    told = f"{job}\0{error}\0{place}".encode("utf-8", "backslashreplace")
-    return Cause(hashlib.blake2b(told, digest_size=5).hexdigest(), job, error, place)
+    text = f"{job}\0{error}\0{place}".encode("utf-8", "backslashreplace")
+    return Cause(hashlib.blake2b(text, digest_size=5).hexdigest(), job, error, place)
 
 
 def _steady(line: str) -> str:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qframe import events
 from qframe.contracts.failed import FailedJob
-from qframe.contracts.step import Forget, Outcome, Unset
+from qframe.contracts.step import Forget, Operation, Outcome, Unset
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable, DuplicateJob, InvalidPayload, InvalidSignature
 from qframe.failed.causes import noted_first
 from qframe.features import status
-from qframe.features.all import FEATURES, OTHERS
+from qframe.features.all import FEATURES
 from qframe.features.base import Plan, Pushing
+from qframe.features.context import Context, PushFeature
 from qframe.features.debounce import DebounceFeature
+from qframe.features.steps import KEY as STEPS
+from qframe.features.steps import removed
 from qframe.jobs.tracing import resending
 from qframe.payload import envelope
-from qframe.payload.signature import Signer, is_signed
+from qframe.payload.signature import is_signed
 
 if TYPE_CHECKING:
     from qframe.connection import Connection
@@ -27,41 +31,76 @@ if TYPE_CHECKING:
 _TRIES = 20
 
 
-def retry(queues: QueueManager, store: FailedStore, record: FailedJob) -> bool:
+class Anew(NamedTuple):
+    """What a retried job with durable steps does again."""
+
+    fresh: bool = False
+    """Everything."""
+    first: str = ""
+    """The step of this name, and all steps that were kept after it; "": none."""
+
+
+def retry(
+    queues: QueueManager,
+    store: FailedStore,
+    record: FailedJob,
+    anew: Anew = Anew(),  # noqa: B008 (a value)
+) -> bool:
     """Push a failed job to its old connection and queue, and remove its record.
+
+    A job with durable steps goes on where it stopped, unless `anew` says otherwise.
 
     Both happen in one step if the connection keeps its failed jobs there. Attempts start again, and
     deadlines are as far away as at the dispatch. Returns False if another call has retried or
     removed it. Raises `ConfigurationError` if its connection is no longer configured,
-    `DuplicateJob` if it is unique and another job has its lock, and `InvalidSignature` if its
-    payload is refused or cannot be signed again; the record then stays.
+    `DuplicateJob` if it is unique and another job has its lock, `InvalidStep` if no step has the
+    name in `anew`, and `InvalidSignature` if its payload is refused or cannot be signed again; the
+    record then stays.
     """
     connection = queues.connection(record.connection)
-    message = _signed(connection.context.signer, record)
+    message = _signed(connection.context, record)
     connection.check_size(len(message))
     events.fire(events.JobRetryRequested, record.uuid, record.connection, record.queue)
     together = store.place is connection.failed.place
-    if not together and store.find(record.uuid) is None:
-        return False
-    pushed = _push(connection, record, message, forget=together)
-    return pushed and (together or store.forget(record.uuid))
+    if not together:
+        kept = store.find(record.uuid)
+        if kept is None or not kept.is_of(record.failed_at):
+            return False
+    steps: Sequence[Operation] = ()
+    if anew.first or (anew.fresh and record.history.steps):
+        steps = removed(connection.context, record.uuid, anew.first)
+    pushed = _push(connection, record, message, steps, forget=together)
+    if together or not pushed:
+        return pushed
+    # There is one all the same if the job has failed anew meanwhile.
+    return store.forget(record) or store.find(record.uuid) is not None
 
 
-def _push(connection: Connection, record: FailedJob, message: bytes, *, forget: bool) -> bool:
+def _push(
+    connection: Connection,
+    record: FailedJob,
+    message: bytes,
+    more: Sequence[Operation],
+    *,
+    forget: bool,
+) -> bool:
     """Push the job, in the step that removes its record. Returns False if that is gone."""
     context = connection.context
     pushing = context.as_it_is(message, record.queue, uuid=record.uuid)
     pushing = dataclasses.replace(pushing, retried=True)
     with resending(connection, record.queue, pushing.message):
-        return _pushed(connection, record, pushing, forget=forget)
+        first = Plan(None, *more)
+        if forget:
+            first.add(Forget(record.uuid, record.failed_at))
+        return _pushed(connection, record, pushing, first.operations)
 
 
-def _pushed(connection: Connection, record: FailedJob, pushing: Pushing, *, forget: bool) -> bool:
+def _pushed(
+    connection: Connection, record: FailedJob, pushing: Pushing, first: Sequence[Operation]
+) -> bool:
     context = connection.context
     for _ in range(_TRIES):
-        plan = Plan()
-        if forget:
-            plan.add(Forget(record.uuid))
+        plan = Plan(None, *first)
         plan.add(Unset(status.cancel_key(record.uuid)))  # a request to cancel it that came too late
         plan.add(noted_first(record))
         context.plan_push(pushing, plan)
@@ -87,11 +126,12 @@ def _duplicate(record: FailedJob, pushing: Pushing, holder: str) -> DuplicateJob
     )
 
 
-def _signed(signer: Signer | None, record: FailedJob) -> bytes:
+def _signed(context: Context, record: FailedJob) -> bytes:
     """Return the renewed payload, signed if it was."""
-    message = renewed(record.payload)
-    if signer is not None:
-        return signer.renewed(record.payload, message, record.queue)
+    more = {STEPS: True} if record.history.steps else {}
+    message = renewed(record.payload, context.features, more)
+    if context.signer is not None:
+        return context.signer.renewed(record.payload, message, record.queue)
     if message != record.payload and is_signed(record.payload):
         raise InvalidSignature(
             "the payload is signed, and no signing_key is configured here to sign it anew"
@@ -99,14 +139,16 @@ def _signed(signer: Signer | None, record: FailedJob) -> bytes:
     return message
 
 
-def renewed(raw: bytes) -> bytes:
-    """Return the payload as if dispatched now; other bytes stay unchanged."""
+def renewed(
+    raw: bytes, features: Sequence[PushFeature] = FEATURES, more: Mapping[str, Any] | None = None
+) -> bytes:
+    """Return the payload as if dispatched now, with `more` keys; other bytes stay unchanged."""
     try:
         message = envelope.parse(raw)
     except InvalidPayload:
         return raw
-    changes: dict[str, Any] = {}
-    if any(each.keeps_result and each.key in message for each in (*FEATURES, *OTHERS)):
+    changes: dict[str, Any] = {**(more or {})}
+    if any(each.keeps_result and each.key in message for each in features):
         changes[status.RETRIED] = status.life_of(message) + 1
         changes[status.SINCE] = time.time()
     if message.get("attempts"):

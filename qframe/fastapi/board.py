@@ -31,10 +31,10 @@ def page(
     of actions (`{"retry", "pause"}`), or a `qframe.web.Visitor`. The `dependency_overrides` of the
     application apply.
     """
-    return _BoardEndpoint(authorize, web_app(manager, _said, live=live))
+    return _BoardEndpoint(authorize, web_app(manager, _answer, live=live))
 
 
-def _said(request: Request) -> Any:  # noqa: ANN401 (an answer)
+def _answer(request: Request) -> Any:  # noqa: ANN401 (an answer)
     return request.scope[_ANSWER]
 
 
@@ -61,18 +61,18 @@ class _BoardEndpoint:
             await self._board({**scope, _ANSWER: "none"}, receive, send)
             return
         answers: list[Any] = []
-        said: list[Message] = []
+        messages: list[Message] = []
 
         async def keep(message: Message) -> None:
-            said.append(message)
+            messages.append(message)
 
         parent = scope.get("app")
         self._door.dependency_overrides = getattr(parent, "dependency_overrides", {})
         await self._door({**scope, "qframe.answers": answers}, _nothing, keep)
-        if answers and said and said[0].get("status") == 204:  # noqa: PLR2004 (let in)
+        if answers and messages and messages[0].get("status") == 204:  # noqa: PLR2004 (let in)
             await self._board({**scope, _ANSWER: answers[0]}, receive, send)
             return
-        for message in said:
+        for message in messages:
             await send(message)
 
 

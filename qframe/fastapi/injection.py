@@ -77,8 +77,8 @@ class _Call:
 
 def _depends(parameter: inspect.Parameter) -> params.Depends | None:
     """Returns what a parameter depends on, with the class if only its type says that."""
-    said = [*get_args(parameter.annotation)[1:], parameter.default]
-    found = next((each for each in reversed(said) if isinstance(each, params.Depends)), None)
+    declared = [*get_args(parameter.annotation)[1:], parameter.default]
+    found = next((each for each in reversed(declared) if isinstance(each, params.Depends)), None)
     if found is None or found.dependency is not None:
         return found
     kind = parameter.annotation

@@ -5,14 +5,15 @@ from __future__ import annotations
 from qframe.features.batch import BatchFeature
 from qframe.features.chain import ChainFeature
 from qframe.features.debounce import DebounceFeature
-from qframe.features.reserved import Feature
+from qframe.features.flow import FlowFeature
+from qframe.features.group import GroupFeature
+from qframe.features.once import OnceFeature
 from qframe.features.scheduled import ScheduledFeature
 from qframe.features.status import StatusFeature
+from qframe.features.steps import StepsFeature
 from qframe.features.unique import UniqueFeature
 
-OTHERS: list[Feature] = []
-"""Features for results of another library; they ignore all other jobs."""
-FEATURES: tuple[Feature, ...] = (
-    ChainFeature(), BatchFeature(), UniqueFeature(), DebounceFeature(), StatusFeature(),
-    ScheduledFeature(),
+FEATURES = (
+    ChainFeature(), BatchFeature(), UniqueFeature(), DebounceFeature(), OnceFeature(),
+    StatusFeature(), ScheduledFeature(), StepsFeature(), FlowFeature(), GroupFeature(),
 )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from qframe.contracts.status import State
-from qframe.contracts.step import Operation, Reservation, Step, value
+from qframe.contracts.step import Delete, Operation, Release, Reservation, Step, value
 
 N = TypeVar("N")
 T = TypeVar("T")
@@ -56,6 +56,10 @@ class End:
     """Whether it is released to the head of its queue."""
     priority: int | None = None
     """Its new priority if it is released, on backends that have priorities."""
+    suspended: bool = False
+    """Whether the job sleeps for `delay`, or waits for `event`."""
+    event: str = ""
+    """The name of the event that wakes it."""
 
 
 class Plan(Step):
@@ -63,7 +67,7 @@ class Plan(Step):
 
     operations: list[Operation]
 
-    __slots__ = ("after", "continues", "waited_for")
+    __slots__ = ("after", "continues", "instead", "is_alone", "is_awaited", "waited_for")
 
     def __init__(self, reservation: Reservation | None = None, *operations: Operation) -> None:
         self.reservation = reservation
@@ -73,6 +77,12 @@ class Plan(Step):
         """Whether a caller must wait for the result: the step may be refused."""
         self.continues = False
         """Whether the job's chain continues with the step: its batch does not count it yet."""
+        self.is_awaited = False
+        """Whether what a suspended job waits for is there: it is released without its delay."""
+        self.is_alone = False
+        """Whether it only pushes a job, for a caller that plans it again if it is refused."""
+        self.instead: Delete | Release | None = None
+        """What becomes of a job that is given back, instead of its release to the front."""
 
     def add(self, *operations: Operation) -> None:
         self.operations += operations
@@ -88,14 +98,14 @@ class Plan(Step):
 def driven(steps: Generator[N, Any, T], answer: Callable[[N], Any]) -> T:
     """Run a generator of requests: send each answer in, or throw its error."""
     step: Callable[[Any], N] = steps.send
-    said: Any = None
+    answer_given: Any = None
     while True:
         try:
-            need = step(said)
+            need = step(answer_given)
         except StopIteration as ended:
             value: T = ended.value
             return value
         try:
-            step, said = steps.send, answer(need)
+            step, answer_given = steps.send, answer(need)
         except BaseException as error:  # noqa: BLE001 (passed on to the generator, which raises it)
-            step, said = steps.throw, error
+            step, answer_given = steps.throw, error

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import Any, ClassVar
 
 from qframe.contracts.batch import BatchRecord
+from qframe.contracts.flow import NodeState
 from qframe.contracts.step import Operation, Step
 from qframe.exceptions import BackendUnavailable, InvalidSignature, QframeError
-from qframe.features import batch, chain
+from qframe.features import batch, chain, flow
 from qframe.features.base import Plan
 from qframe.features.batch import BatchMember, BatchPlan, MakeMember
 from qframe.features.batches import BatchStore, StoredBatch, renumbered
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
-from qframe.features.refused import RefusedText, tell_refused
+from qframe.features.refused import RefusedText, log_refused
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.payload.signature import is_signed
@@ -67,7 +69,7 @@ class RunBatchCallbacks(JobDefinition):
         """Fail at once: the stored callbacks do not match their signature."""
         what = f"what follows the batch {self.of}"
         refused = RefusedText(batch.batch_key(self.of), found.text, what, error)
-        tell_refused(batches.context.connection, refused)
+        log_refused(batches.context.connection, refused)
         self.fail(error)
 
 
@@ -181,7 +183,23 @@ def _go_on(batches: BatchStore, found: StoredBatch) -> bool:
             name = record.name or "a batch"
             arrives.append(batch.failed_words(context, member.batch, failed, name, words))
         context.backend.apply(Step(None, *arrives))
+    place = flow.NodePlace.of(link)
+    if not goes_on and place is not None:
+        _plan_node_end(context, place, record, failed, plan)
     return batches.apply(plan, raises=True).applied
+
+
+def _plan_node_end(
+    context: Context, place: flow.NodePlace, record: BatchRecord, failed: str, plan: Plan
+) -> None:
+    """End the node of a flow that ends with this batch; `failed` is the id of what failed it."""
+    at, name = round(time.time(), 3), record.name or "a batch"
+    if failed:
+        words = _failure(record) if failed == record.id else "its chain was refused"
+        ended = flow.Ended(NodeState.FAILED, at, failed, name, words)
+    else:
+        ended = flow.Ended(NodeState.DONE, at, record.id, name)
+    flow.plan_end(context, place, ended, plan, encrypt=False)
 
 
 class StartBatch(JobDefinition):
@@ -195,7 +213,7 @@ class StartBatch(JobDefinition):
     label: str
     default_queue: str | None
     allows: bool
-    step: int
+    progress_step: int
     callback_job: dict[str, Any]
     follow: dict[str, list[dict[str, Any]]]
     members: list[dict[str, Any]]
@@ -210,13 +228,14 @@ class StartBatch(JobDefinition):
             "uuid": self.job.uuid,
             "allows": self.allows,
             "member": said.get(batch.KEY),
+            "flow": said.get(flow.KEY),
         }
         plan = BatchPlan(
             id=identity,
             name=self.label,
             options={"queue": self.default_queue, "follow": self.follow, "chain": link},
             allows_failures=self.allows,
-            progress_step=self.step,
+            progress_step=self.progress_step,
             callback_job=Prepared.of(self.callback_job, vouched=vouched),
             members=(
                 _maker(context, identity, place, each, vouched=vouched)

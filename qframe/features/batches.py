@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from qframe.contracts.backend import Latch
 from qframe.contracts.batch import BatchRecord
+from qframe.contracts.facts import Latch
 from qframe.contracts.step import (
     Claim,
     Close,
@@ -268,29 +268,8 @@ class BatchStore:
         return plan, apart
 
     def apply(self, plan: Plan, *, raises: bool = False) -> Result:
-        """Apply a plan.
-
-        If jobs run in their push, their exceptions are logged unless `raises` is set: the other
-        members must run all the same.
-        """
-        if self.context.at_once and not raises:
-            return self._apply_at_once(plan)
-        if self._job is None or self._job.is_settled or self.context.at_once:
-            return self.context.apply(plan)
-        return self._job.apply(plan)
-
-    def _apply_at_once(self, plan: Plan) -> Result:
-        pushes = [each for each in plan.operations if isinstance(each, Push)]
-        others = [each for each in plan.operations if not isinstance(each, Push)]
-        (result,) = self._backend.apply(Step(None, *others))
-        for push in pushes if result.applied else ():
-            try:
-                self._backend.apply(Step(None, push))
-            except Exception as error:  # noqa: BLE001 (its failure is counted, the others still run)
-                log.warning("a job of %s failed: %s", push.queue, tracebacks.brief(error))
-        if result.applied:
-            plan.applied()
-        return result
+        """Apply a plan as `apply_for` does."""
+        return apply_for(self.context, self._job, plan, raises=raises)
 
     # -- one batch --------------------------------------------------------------------------------
 
@@ -401,6 +380,35 @@ class BatchStore:
                 self._backend.apply(Step(None, *gone))
                 count += record is not None
         return count
+
+
+def apply_for(
+    context: Context, job: ReservedJob | None, plan: Plan, *, raises: bool = False
+) -> Result:
+    """Apply a plan, in the name of a running job if there is one.
+
+    If jobs run in their push, their exceptions are logged unless `raises` is set: the other
+    members must run all the same.
+    """
+    if context.at_once and not raises:
+        return _apply_at_once(context, plan)
+    if job is None or job.is_settled or context.at_once:
+        return context.apply(plan)
+    return job.apply(plan)
+
+
+def _apply_at_once(context: Context, plan: Plan) -> Result:
+    pushes = [each for each in plan.operations if isinstance(each, Push)]
+    others = [each for each in plan.operations if not isinstance(each, Push)]
+    (result,) = context.backend.apply(Step(None, *others))
+    for push in pushes if result.applied else ():
+        try:
+            context.backend.apply(Step(None, push))
+        except Exception as error:  # noqa: BLE001 (its failure is counted, the others still run)
+            log.warning("a job of %s failed: %s", push.queue, tracebacks.brief(error))
+    if result.applied:
+        plan.applied()
+    return result
 
 
 def _is_old(

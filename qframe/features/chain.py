@@ -46,13 +46,17 @@ from qframe.features.base import End, Plan, Pushing, driven
 from qframe.features.context import Context, Prepared
 from qframe.features.refused import REFUSED, RefusedText, refuse
 from qframe.features.reserved import Feature, ReservedJob
+from qframe.features.status import as_json
 from qframe.payload import envelope, tracebacks
+from qframe.payload.encryption import is_encrypted
 from qframe.payload.signature import OVERHEAD, unsealed
 
 log = logging.getLogger("qframe")
 
 KEY = "chain"
 """Payload key: the chain that a job is a link of."""
+PREVIOUS = "previous"
+"""Key of a link's payload: the link before it, and what that returned."""
 CAUSE = "cause"
 """Key of a callback's payload: the job that failed, and its error."""
 KEPT = 30 * 86400.0
@@ -91,6 +95,7 @@ class ChainFeature(Feature):
     """Pushes the next link in the step that ends one, or the callbacks of a failure."""
 
     key: ClassVar[str] = KEY
+    passes_result: ClassVar[bool] = True
     asks = True
 
     def skip_reason(self, job: ReservedJob) -> str | None:
@@ -114,7 +119,9 @@ class ChainFeature(Feature):
         job.broken_chain = ""
         if end.state in {State.COMPLETE, State.SKIPPED}:
             try:
-                goes_on = _waits_for_batch(job) or plan_next(context, chain, uuid, plan)
+                goes_on = _waits_for_batch(job) or plan_next(
+                    context, chain, uuid, plan, _returned(job, end)
+                )
             except LinkRefused as refused:
                 job.broken_chain = plan_refused(context, chain, refused, job.queue, plan)
                 return
@@ -138,8 +145,8 @@ def _chain_of(job: ReservedJob) -> str | None:
 
 
 def named_id(message: Mapping[str, Any], key: str) -> str | None:
-    said = message.get(key)
-    identity = said.get("id") if isinstance(said, dict) else None
+    value = message.get(key)
+    identity = value.get("id") if isinstance(value, dict) else None
     return identity if isinstance(identity, str) and is_id(identity) else None
 
 
@@ -201,7 +208,7 @@ def _pushing_first(context: Context, chain: ChainPlan) -> Generator[Plan, Result
         holder = context.holder(pushing, result)
         if holder in {"", pushing.uuid}:
             return True
-        context.tell_pushed(pushing, holder, job)
+        context.fire_pushed(pushing, holder, job)
     return False
 
 
@@ -212,15 +219,32 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
         delays = sum(link.delay for link in chain.links)
         ttl = KEPT + delays
         for link, behind in itertools.pairwise(chain.links):
-            plan.add(_kept(context, _link_key(chain.id, link.uuid), [behind], ttl, one=True))
+            plan.add(stored_jobs(context, _link_key(chain.id, link.uuid), [behind], ttl, one=True))
         if chain.catch:
-            plan.add(_kept(context, _catch_key(chain.id), chain.catch, ttl))
+            plan.add(stored_jobs(context, _catch_key(chain.id), chain.catch, ttl))
         head = {"at": pushing.uuid, "last": chain.links[-1].uuid, "delays": delays}
         plan.add(Set(_key(chain.id), _json(head), ttl))
     context.plan_push(pushing, plan)
     if events.JobQueued.listeners:
-        plan.then(partial(context.tell_pushed, pushing, "", chain.jobs[0]))
+        plan.then(partial(context.fire_pushed, pushing, "", chain.jobs[0]))
     return pushing, plan
+
+
+def plan_beginning(context: Context, chain: ChainPlan, plan: Plan) -> bool:
+    """Add the beginning of a chain, or a single job, to a plan.
+
+    Links whose locks others have are passed over. Returns False if all are.
+    """
+    for place in range(len(chain.links)):
+        left = chain._replace(links=chain.links[place:], jobs=chain.jobs[place:])
+        pushing, own = plan_first(context, left)
+        holder = _holder(context, pushing, own, plan)
+        if not holder:
+            plan.add(*own.operations)
+            plan.then(*own.after)
+            return True
+        plan.then(partial(context.fire_pushed, pushing, holder))
+    return False
 
 
 def planned(context: Context, operations: Sequence[Operation], first: Pushing) -> ChainPlan:
@@ -242,10 +266,27 @@ def planned(context: Context, operations: Sequence[Operation], first: Pushing) -
 # -- its steps ------------------------------------------------------------------------------------
 
 
-def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | None:
+def _returned(job: ReservedJob, end: End) -> dict[str, Any] | None:
+    """Return what the next link learns of a link that returned something."""
+    if end.state is not State.COMPLETE or end.result is None:
+        return None
+    text, why_not = as_json(end.result)
+    found: dict[str, Any] = {"uuid": job.own_uuid, "name": job.name}
+    if not text:
+        return {**found, "remark": why_not}
+    if is_encrypted(job.payload):
+        message = b'{"job":%s,"data":%s}' % (to_json(PREVIOUS), text.encode())
+        return {**found, **job.context.keyring.sealed(PREVIOUS, message)}
+    return {**found, "result": from_json(text)}
+
+
+def plan_next(
+    context: Context, chain: str, uuid: str, plan: Plan, returned: dict[str, Any] | None = None
+) -> bool | None:
     """Add what follows a link to the plan of its end. Returns whether the chain continues.
 
-    Also True if it has continued before; None if nothing is stored of it. Raises `LinkRefused`.
+    The next link gets what this one has `returned`. Also True if it has continued before; None if
+    nothing is stored of it. Raises `LinkRefused`.
     """
     text, record = context.backend.read(_key(chain), _link_key(chain, uuid))
     if text is None:
@@ -262,6 +303,8 @@ def plan_next(context: Context, chain: str, uuid: str, plan: Plan) -> bool | Non
         link = _link(context, _link_key(chain, head["at"]), record, head)
         plan.add(Unset(_link_key(chain, head["at"])))
         head["at"], head["gone"] = link.uuid, head.get("gone", 0) + 1
+        if returned is not None:
+            link = _with_result(context, link, returned)
         if not plan_prepared(context, link, plan, follows=uuid):
             plan.add(Set(_key(chain), _json(head), KEPT + link.delay))
             return True
@@ -358,12 +401,24 @@ def plan_catch(
     """Add the push of the callbacks; `cause` is uuid, name and error of the failed job."""
     key = _catch_key(chain)
     (text,) = context.backend.read(key)
-    if text is None:
-        return
+    if text is not None:
+        plan_kept_callbacks(context, key, text, f"the chain {chain}", plan, cause, queue)
+
+
+def plan_kept_callbacks(
+    context: Context,
+    key: str,
+    text: str,
+    of: str,
+    plan: Plan,
+    cause: tuple[str, str, str],
+    queue: str,
+) -> None:
+    """Add the push of the jobs, stored under a key, that a failure of a chain or flow is for."""
     try:
         jobs = context.kept_jobs(key, text)
     except (InvalidSignature, InvalidPayload) as error:
-        what = f"what catches a failure of the chain {chain}"
+        what = f"what catches a failure of {of}"
         refuse(context, plan, RefusedText(key, text, what, error), queue)
         return
     for job in jobs:
@@ -382,9 +437,9 @@ def plan_prepared(
     context.plan_push(pushing, own)
     holder = _holder(context, pushing, own, plan)
     if holder or follows is not None:
-        plan.then(partial(context.tell_pushed, pushing, holder))
+        plan.then(partial(context.fire_pushed, pushing, holder))
     if holder:
-        log.info("%s is passed over: %s has its lock", job.uuid, holder)
+        log.info("%s is passed over: %s has its lock or key", job.uuid, holder)
         return holder
     plan.add(*own.operations)
     plan.then(*own.after)
@@ -414,15 +469,25 @@ def _refusal(context: Context, expected: Expect, *written: str) -> Result:
             return result
 
 
+def _with_result(context: Context, link: Prepared, returned: dict[str, Any]) -> Prepared:
+    """Return a link with what the one before it returned, or why that is missing."""
+    changed = context.changed(link, {PREVIOUS: returned})
+    if len(changed.raw) + context.overhead <= context.max_payload:
+        return changed
+    remark = "with it, the payload of the next job would be larger than max_payload"
+    kept = {key: returned[key] for key in ("uuid", "name")}
+    return context.changed(link, {PREVIOUS: {**kept, "remark": remark}})
+
+
 def caused(context: Context, job: Prepared, uuid: str, name: str, error: str) -> Prepared:
     """Return a callback with the failed job and its error in the payload.
 
     If it became too large to push, it gets less of the error, or nothing.
     """
     for words in (error, ""):
-        told = context.changed(job, {CAUSE: {"uuid": uuid, "name": name, "error": words}})
-        if len(told.raw) + (0 if context.signer is None else OVERHEAD) <= context.max_payload:
-            return told
+        changed = context.changed(job, {CAUSE: {"uuid": uuid, "name": name, "error": words}})
+        if len(changed.raw) + (0 if context.signer is None else OVERHEAD) <= context.max_payload:
+            return changed
     return job
 
 
@@ -444,13 +509,13 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
         plan = Plan()
         plan.add(
             Expect(_key(chain), text),
-            _kept(context, _link_key(chain, place), [link], kept, one=True),
+            stored_jobs(context, _link_key(chain, place), [link], kept, one=True),
         )
         if place == head["last"]:
             head["last"] = link.uuid
         elif behind is not None:
             after = context.kept_jobs(_link_key(chain, uuid), behind)
-            plan.add(_kept(context, _link_key(chain, link.uuid), after, kept, one=True))
+            plan.add(stored_jobs(context, _link_key(chain, link.uuid), after, kept, one=True))
         plan.add(Set(_key(chain), _json(head), kept))
         if context.apply(plan).applied:
             return True
@@ -479,7 +544,7 @@ def _head(text: str) -> dict[str, Any] | None:
     return None
 
 
-def _kept(
+def stored_jobs(
     context: Context, key: str, jobs: Sequence[Prepared], ttl: float, *, one: bool = False
 ) -> Set:
     """Return the fact that stores jobs, or one; signed unless a job is not vouched for."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic_core import from_json
 
 from qframe import events
+from qframe.config import GroupSettings
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import (
     Afterwards,
@@ -28,11 +29,15 @@ from qframe.contracts.step import (
 from qframe.drivers import claims
 from qframe.exceptions import BackendUnavailable, InvalidPayload, QframeError
 from qframe.features.base import Plan, Pushing
+from qframe.hooks import Hooks, of_process
 from qframe.metrics.pushes import Pushes
 from qframe.payload import envelope
 from qframe.payload.encryption import Keyring
 from qframe.payload.signature import OVERHEAD, KeptText, Signer, seal, unseal, without_signature
 from qframe.payload.text import one_line
+
+_TRIES = 200
+"""How often a push is planned again that others are in the way of."""
 
 
 class Prepared(NamedTuple):
@@ -80,9 +85,15 @@ class PushFeature:
     key: ClassVar[str]
     keeps_result: ClassVar[bool] = False
     """Whether it stores the return value of `handle`."""
+    passes_result: ClassVar[bool] = False
+    """Whether it passes that on to another job."""
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
         """Add its operations to the push of a job."""
+
+    def learn(self, context: Context, refused: Result) -> bool:
+        """Whether a refused push is worth planning again, with what the result tells."""
+        return False
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         """Return the uuid of the job in the way, if this feature refused the push."""
@@ -103,8 +114,16 @@ class Context:
     max_payload: int
     owner: Any = None
     """The `Connection` that it belongs to, for dispatches of a running job."""
+    hooks: Hooks = of_process
+    """Those of its manager."""
     pushes: Pushes | None = None
     """Counts the pushes, if metrics are on."""
+    groups: Mapping[str, GroupSettings] = field(default_factory=dict)
+    """The settings of groups, by name or pattern of a queue."""
+    in_transaction: bool = False
+    """Whether its steps are part of a transaction of the program."""
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What features know of this connection, by their keys."""
     overhead: int = field(init=False)
     """The length of a signature in bytes."""
     joint: bool = field(init=False)
@@ -219,15 +238,22 @@ class Context:
             if self.pushes is not None:
                 self.pushes.count(job.queue, job.message)
             return ""
-        plan = Plan()
-        self.plan_push(job, plan)
-        (result,) = self.backend.apply(plan)
-        return self.pushed(job, plan, result)
+        for _ in range(_TRIES):
+            plan = Plan()
+            plan.is_alone = True
+            self.plan_push(job, plan)
+            (result,) = self.backend.apply(plan)
+            if not self.may_be_tried_again(result):
+                return self._pushed(job, plan, result)
+        raise BackendUnavailable(f"what {job.uuid} depends on is changed again and again")
 
     def pushed(self, job: Pushing, plan: Plan, result: Result) -> str:
         """Run what follows a push. Returns what `push` returns."""
-        if self.may_be_tried_again(result):
-            return self.push(job)
+        return (
+            self.push(job) if self.may_be_tried_again(result) else self._pushed(job, plan, result)
+        )
+
+    def _pushed(self, job: Pushing, plan: Plan, result: Result) -> str:
         holder = self.holder(job, result)
         if holder and holder != job.uuid:
             return holder
@@ -235,10 +261,15 @@ class Context:
         return ""
 
     def may_be_tried_again(self, result: Result) -> bool:
-        """Whether a claim refused the push and is settled by now (`drivers/claims.py`).
+        """Whether what refused the push is settled or known by now: plan it again.
 
-        A connection with the same store that pushes separately from it made the claim.
+        It may be a claim (`drivers/claims.py`) by a connection with the same store that pushes
+        separately from it, or what a feature had guessed.
         """
+        if result.outcome is not Outcome.REFUSED:
+            return False
+        if any(feature.learn(self, result) for feature in self.features):
+            return True
         if not claims.is_refused_by_claim(result):
             return False
         claims.settle(self.backend, result)
@@ -267,7 +298,7 @@ class Context:
         check(result)
         return ""
 
-    def tell_pushed(self, job: Pushing, holder: str = "", source: object = None) -> None:
+    def fire_pushed(self, job: Pushing, holder: str = "", source: object = None) -> None:
         """Fire the event that a prepared job was pushed, or that another is in the way.
 
         `source` is the job object, if known.

@@ -37,7 +37,7 @@ def refuse(context: Context, plan: Plan, refused: RefusedText, queue: str) -> st
     """Record the text as a failed job, in the step of a plan. Returns the record's id."""
     record = record_of(context.connection, refused, queue)
     plan.add(Record(record))
-    plan.then(partial(tell_refused, context.connection, refused))
+    plan.then(partial(log_refused, context.connection, refused))
     return record.uuid
 
 
@@ -58,6 +58,6 @@ def record_of(connection: str, refused: RefusedText, queue: str) -> FailedJob:
     )
 
 
-def tell_refused(connection: str, refused: RefusedText) -> None:
+def log_refused(connection: str, refused: RefusedText) -> None:
     log.error("%s: %s is refused: %s", connection, refused.what, refused.error)
     events.fire(events.StoredRefused, connection, refused.key, refused.what, refused.error)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 from qframe import forks
-from qframe.contracts.backend import Backend, Capability, Standing
-from qframe.contracts.history import History, first_start
-from qframe.contracts.job import Job
+from qframe.contracts.backend import Standing
+from qframe.contracts.durable import DurableSteps
+from qframe.contracts.history import STEPS, History, first_start
 from qframe.contracts.status import State, check_progress
 from qframe.contracts.step import (
-    APPLIED,
     Bury,
     Delete,
     Operation,
@@ -30,27 +28,21 @@ from qframe.contracts.step import (
     Start,
     Step,
 )
-from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.drivers import process
 from qframe.drivers.guard import guarded
 from qframe.exceptions import (
-    LOST_LEASE,
     BackendUnavailable,
     InvalidPayload,
     InvalidSignature,
-    JobAlreadySettled,
     JobFailedByHand,
-    LeaseLost,
-    NotCommitted,
-    SettleError,
-    TransactionUndone,
-    Unsupported,
 )
 from qframe.features import records
 from qframe.features.base import End, Plan
+from qframe.features.completion import COMPLETING, CompletableJob
 from qframe.features.context import Context, PushFeature
 from qframe.forks import cached_property
-from qframe.jobs import completing, current
+from qframe.jobs import current
+from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
 from qframe.payload import encryption, envelope, timing
 from qframe.payload.scheduled import named_run
 from qframe.payload.text import one_line
@@ -60,17 +52,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_STEPS = "steps"
+"""The payload key of the feature that keeps durable steps."""
 _TRIES = 20
-_RENEWAL = 0.05
-"""Seconds in which a renewal ends that waits for no lock."""
-PATIENCE = 2.0
-"""Seconds for the end of a transaction within which a job was completed, after the job's end."""
-_GLANCE = 0.02
-_COMPLETING = "completed within a transaction"
 _DELETE = Delete()
 
 
-class ReservedJob(Job):
+class Postponed(NamedTuple):
+    """Why a held job is given back, and after how many seconds it is ready again."""
+
+    why: str
+    delay: float = 0.0
+
+
+class StopFlag(Protocol):
+    """Whether a worker stops."""
+
+    quit: bool
+
+
+class ReservedJob(CompletableJob):
     """One job, reserved by this process, with the features in its payload.
 
     If the payload is refused, for its signature or because it is invalid, it has no features, and
@@ -84,26 +85,22 @@ class ReservedJob(Job):
     """The features in the payload."""
     broken_chain: str = ""
     """The failed record of a refused next link, from the last planned end."""
-    state = ""
-    """How it was settled, in a word or two; "" if it was not."""
-    _in_doubt = False
+    _is_unanswered = False
+    """Whether its end was sent, perhaps applied, and not answered."""
     _is_unsent = False
     """Whether its end is deferred, so that the lease must still be renewed."""
     message: dict[str, Any] | None = None
     """The decoded payload; None if it is invalid or refused."""
+    stops: StopFlag | None = None
+    """What says whether the worker stops, if a worker runs the job."""
+    gives_back = False
+    """Whether it is given back at a checkpoint if the worker stops."""
+    _has_steps = False
     _kept: dict[str, Any] | None = None
     """What features have read, by their keys."""
     _history: History | None = None
     _notes: bytes | None = None
     """The notes that the start has written beside the message."""
-    _completion: Plan | None = None
-    """The step that completed it within a transaction."""
-    start_heard = False
-    """Whether the answer to its start was read before its handler was called."""
-    began_too_early = False
-    """Whether a transaction could not complete it because it is older than the job's start."""
-    says_completing: Callable[[], bool] | None = None
-    """Whether the job's own process has reported a completion, if it runs in one."""
 
     def __init__(self, context: Context, reservation: Reservation) -> None:
         self.context = context
@@ -122,6 +119,8 @@ class ReservedJob(Job):
         else:
             if not context.keys.isdisjoint(self.message):
                 self.features = cast("Sequence[Feature]", context.features_of(self.message))
+            if reservation.notes and STEPS in reservation.notes:
+                self.attach_steps()
 
     def read_once(self, key: str, read: Callable[[], T]) -> T:
         """Return what `read` returned the first time for this feature."""
@@ -149,7 +148,10 @@ class ReservedJob(Job):
         message = self.payload if self.message is None else self.message  # which raises
         data = message.get("data")
         if type(data) is dict and encryption.KEY in data and job_class.opens(data):
-            return self.context.keyring.opened(str(message.get("job")), data)
+            data = self.context.keyring.opened(str(message.get("job")), data)
+        if REFERENCES in message and isinstance(data, dict):
+            for feature in self.features:
+                data = feature.completed_data(self, data)
         return data
 
     @cached_property
@@ -210,147 +212,6 @@ class ReservedJob(Job):
     def delete(self) -> None:
         self.settle(End(State.COMPLETE))
 
-    @overload
-    def complete(self, within: AsyncTransaction) -> Awaitable[None]: ...  # type: ignore[overload-overlap] # any object that is no such transaction
-
-    @overload
-    def complete(self, within: object = None) -> None: ...
-
-    def complete(self, within: object = None) -> Awaitable[None] | None:
-        if within is None:
-            self.delete()
-        elif is_async(within):
-            return run_in(within, self._complete_within)
-        else:
-            self._complete_within(within)
-        return None
-
-    def _complete_within(self, transaction: object) -> None:
-        backend = self.context.backend
-        if Capability.RESERVE not in backend.capabilities:
-            self.delete()
-            return
-        if Capability.WITHIN not in backend.capabilities:
-            raise Unsupported(
-                f"the connection {self.connection_name!r} cannot complete a job within a "
-                "transaction of a database: its jobs are elsewhere"
-            )
-        completing.learn(envelope.job_name(self.payload))
-        backend.read_replies()  # perhaps that its start came too late
-        view = backend.within(transaction)
-        if view is backend:
-            self.delete()
-            return
-        with guarded:
-            # A renewal in progress may wait for what this very transaction has locked.
-            alone = self._moving.acquire(timeout=_RENEWAL)
-            try:
-                self._complete_through(view)
-            finally:
-                if alone:
-                    self._moving.release()
-
-    def _complete_through(self, view: Backend) -> None:
-        """Remove the job through this view of the backend."""
-        if self.is_completing:
-            self._check_completed(view)
-        elif not self.is_lost:  # checked once more
-            self._check_open()
-        before, self.state = self.state, _COMPLETING
-        try:
-            plan, result = self._last_step(view)
-        except BaseException as error:
-            self.state = before
-            if isinstance(error, TransactionUndone) and not self.start_heard:
-                self.began_too_early = True
-            raise
-        if result.lost:
-            self.state = "lost"
-            raise self._unsettleable()
-        self._completion = plan
-
-    def _check_completed(self, view: Backend) -> None:
-        """Refuse to complete it again, unless the last transaction was rolled back."""
-        standing = view.standing(self.reservation)
-        if standing in {Standing.GONE, Standing.LOCKED}:
-            raise JobAlreadySettled(
-                f"{self.name} {self.uuid} was already completed within a transaction that is open "
-                "or committed: complete a job once, or roll that back first"
-            )
-
-    def _last_step(self, view: Backend) -> tuple[Plan, Result]:
-        """Apply the step of a successful end, through this view."""
-        end = End(State.COMPLETE)
-        there = copy.copy(self)
-        there.context = replace(self.context, backend=view)
-        for _ in range(_TRIES):
-            plan = there.plan(end)
-            (result,) = view.apply(plan)
-            if result.outcome is not Outcome.REFUSED:
-                return plan, result
-        raise BackendUnavailable(f"{self.name} {self.uuid} is changed again and again")
-
-    @property
-    def is_completing(self) -> bool:
-        """Whether it was completed within a transaction whose result is unknown."""
-        return self.state == _COMPLETING
-
-    def completing(self) -> None:
-        """Note, in the worker, that the job's process completes it within a transaction."""
-        completing.learn(envelope.job_name(self.payload))
-        self.context.backend.read_replies()
-        with self._moving:
-            if not self.is_completing:
-                self._check_open()
-            self.state = _COMPLETING
-
-    def still_open(self) -> None:
-        if self.is_completing:
-            self.state = ""
-
-    def learn_completion(self, let_go: Callable[[], object], patience: float = PATIENCE) -> bool:
-        """Find out whether the transaction that completed the job was committed.
-
-        Returns whether the job is done by that. An open transaction has `patience` seconds;
-        `let_go` frees what may block it. Raises `NotCommitted` if the job is then still ours or
-        locked, `LeaseLost` if another worker has it, and `BackendUnavailable`: the end is then
-        settled as for any job, which does nothing to a job that is gone.
-        """
-        if not self.is_completing:
-            return False
-        try:
-            standing = self._standing(let_go, patience)
-        except BackendUnavailable:
-            self.state = ""
-            raise
-        plan, self._completion = self._completion, None
-        self.state = _STATE_OF[standing]
-        if standing is Standing.GONE:
-            if plan is not None:
-                plan.applied()
-            return True
-        if standing is Standing.TAKEN:
-            raise self._unsettleable()
-        if standing is Standing.OURS:
-            raise NotCommitted(
-                f"{self.name} was completed within a transaction that did not commit"
-            )
-        raise NotCommitted(
-            f"{self.name} was completed within a transaction that is still open: it is done when "
-            "that is committed, and comes back when its lease ends where it is not"
-        )
-
-    def _standing(self, let_go: Callable[[], object], patience: float) -> Standing:
-        until, waited = time.monotonic() + patience, False
-        while True:
-            standing = self.context.backend.standing(self.reservation)
-            if standing is not Standing.LOCKED or time.monotonic() > until:
-                return standing
-            if not waited:
-                waited = True
-                let_go()
-            time.sleep(_GLANCE)
-
     def release(self, delay: float = 0, *, priority: int | None = None) -> None:
         seconds = timing.seconds_until(delay)
         self.settle(End(State.RELEASED, seconds, how="released", priority=priority))
@@ -380,16 +241,13 @@ class ReservedJob(Job):
                 raise self._unsettleable()
 
     def _applied(self, plan: Plan) -> Result:
-        """Apply a step.
-
-        If an earlier, unanswered try may have been applied, LOST counts as applied.
-        """
+        """Apply the step that ends it; an earlier one may have been applied without an answer."""
         try:
             (result,) = self.context.backend.apply(plan)
-        except BackendUnavailable:
-            self._in_doubt = True
+        except BackendUnavailable as error:
+            self._is_unanswered = self._is_unanswered or error.in_doubt
             raise
-        return APPLIED if result.lost and self._in_doubt else result
+        return result.of_end(unanswered=self._is_unanswered)
 
     def plan(self, end: End) -> Plan:
         """Return the plan of the step that ends the reservation this way."""
@@ -405,12 +263,15 @@ class ReservedJob(Job):
             plan.add(_DELETE)
         elif end.state is State.BURIED:
             plan.add(Bury())
+        elif plan.instead is not None:
+            plan.add(plan.instead)
         else:
             given_back = end.state is State.WAITING
+            delay = 0.0 if plan.is_awaited else end.delay
             front = end.front or given_back
             after = records.history_after(self.history, end, started=started)
             notes = after.to_json().encode()
-            plan.add(Release(end.delay, front, not given_back, notes, end.priority))
+            plan.add(Release(delay, front, not given_back, notes, end.priority))
         return plan
 
     def defer(self, end: End) -> Plan:
@@ -465,8 +326,37 @@ class ReservedJob(Job):
 
     # -- during the run ---------------------------------------------------------------------------
 
+    @property
+    def is_stopping(self) -> bool:
+        return self.stops is not None and self.stops.quit
+
+    def _durable_steps(self) -> DurableSteps:
+        for feature in self.context.features:
+            steps = cast("Feature", feature).steps_of(self)
+            if steps is not None:
+                return steps
+        raise AssertionError("no feature keeps steps")
+
+    def attach_steps(self) -> None:
+        """Add the features of a job with durable steps, which its payload does not name."""
+        if not self._has_steps:
+            self._has_steps = True
+            named = [each for each in self.context.features if each.key == _STEPS]
+            more = [each for each in named if each not in self.features]
+            self.features = (*self.features, *cast("Sequence[Feature]", more))
+            self._history = replace(self.history, steps=True)
+
+    def flush_checkpoints(self) -> None:
+        """Keep the checkpoints of this attempt that are not kept yet."""
+        if self._has_steps:
+            self._durable_steps().flush()
+
+    def renewal(self) -> Sequence[Renew]:
+        """Return the operation that renews the lease with a step of the running job."""
+        return (Renew(self.reservation.lease or self.context.retry_after),)
+
     def renew(self) -> None:
-        step = Step(self.reservation, Renew(self.reservation.lease or self.context.retry_after))
+        step = Step(self.reservation, *self.renewal())
         if not self.is_completing:
             self.send(step)
             return
@@ -488,7 +378,7 @@ class ReservedJob(Job):
             if results[-1].lost:
                 if not self.is_completing:  # meanwhile; otherwise its completion has removed it
                     completes = self.says_completing is not None and self.says_completing()
-                    self.state = _COMPLETING if completes else "lost"
+                    self.state = COMPLETING if completes else "lost"
                 raise self._unsettleable()
             return results
 
@@ -541,39 +431,14 @@ class ReservedJob(Job):
                 return reason
         return None
 
-    def mark_lost(self) -> None:
-        self.state = "lost"
+    def wait_reason(self) -> Postponed | None:
+        for feature in self.features:
+            reason = feature.wait_reason(self)
+            if reason is not None:
+                return reason
+        return None
 
     # -- state ------------------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self.state:
-            raise self._unsettleable()
-
-    def _unsettleable(self) -> SettleError:
-        if self.state == "lost":
-            return LeaseLost(f"{self.name} {self.uuid}: {LOST_LEASE}")
-        return JobAlreadySettled(f"{self.name} {self.uuid} was already {self.state}")
-
-    @property
-    def is_deleted(self) -> bool:
-        return self.state in {"deleted", "failed"}
-
-    @property
-    def is_released(self) -> bool:
-        return self.state in {"released", "given back"}
-
-    @property
-    def has_failed(self) -> bool:
-        return self.state == "failed"
-
-    @property
-    def is_lost(self) -> bool:
-        return self.state == "lost"
-
-    @property
-    def is_settled(self) -> bool:
-        return bool(self.state)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.uuid} {self.state or 'reserved'}>"
@@ -588,15 +453,6 @@ _STATES = {
     State.WAITING: "given back",
     State.BURIED: "buried",
 }
-
-
-_STATE_OF = {
-    Standing.OURS: "",
-    Standing.GONE: "deleted",
-    Standing.TAKEN: "lost",
-    Standing.LOCKED: "lost",
-}
-"""The state of a job that was completed within a transaction."""
 
 
 def _free_in_a_child() -> None:
@@ -621,6 +477,14 @@ class Feature(PushFeature):
         """Return why a held job need not run; None if it must."""
         return None
 
+    def wait_reason(self, job: ReservedJob) -> Postponed | None:
+        """Return why a held job must not run yet; None if it may."""
+        return None
+
+    def completed_data(self, job: ReservedJob, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the data of a job with what it refers to."""
+        return data
+
     def start(self, job: ReservedJob, plan: Plan) -> None:
         """Add its operations to the start of an attempt."""
 
@@ -632,6 +496,10 @@ class Feature(PushFeature):
 
     def log(self, job: ReservedJob, line: str) -> None:
         """Handle a log line of a running job."""
+
+    def steps_of(self, job: ReservedJob) -> DurableSteps | None:
+        """Return what keeps the durable steps of a job."""
+        return None
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
         """Return operations for a running job, about once a second."""

@@ -65,10 +65,10 @@ class ScheduledFeature(Feature):
             return
         if run.lock:
             plan.add(Unset(run.lock_key, job.own_uuid))
-        told = {"number": run.number, "state": end.state.value, "at": round(time.time(), 3)}
+        fields = {"number": run.number, "state": end.state.value, "at": round(time.time(), 3)}
         if end.error is not None or end.remark:
-            told["error"] = _words(end)
-        plan.add(Raise(run.end_key, run.number, json.dumps(told, ensure_ascii=False), _KEPT))
+            fields["error"] = _words(end)
+        plan.add(Raise(run.end_key, run.number, json.dumps(fields, ensure_ascii=False), _KEPT))
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
         """Extend the lock of a run in progress."""

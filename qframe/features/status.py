@@ -91,8 +91,8 @@ class Tracked:
             f'"connection":{_quoted(connection)},"queue":{_quoted(queue)},'
             f'"queued_at":{"null" if since is None else repr(since)},"retries":{life}'
         )
-        if told := tags.read(message):
-            named += f',"tags":{_json(told)}'
+        if found := tags.read(message):
+            named += f',"tags":{_json(found)}'
         made = cls(uuid, seconds, life, named)
         lines = envelope.number(message, LOG)
         if lines and lines >= 1:

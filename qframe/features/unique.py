@@ -89,6 +89,10 @@ class UniqueFeature(Feature):
             plan.add(Unset(lock.key, lock.uuid))
             if job.context.in_parts and not job.reservation.started:
                 plan.add(Unset(lock.key, unproven(lock.uuid)))
+        elif lock is not None and end.suspended and lock.until == "handled":
+            (holder,) = job.context.backend.read(lock.key)
+            if holder == lock.uuid:
+                plan.add(Set(lock.key, lock.uuid, lock.seconds + end.delay))
 
     def look(self, job: ReservedJob) -> Sequence[Operation]:
         """Extend the lock of a running job."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from flask import Flask
 
-from qframe.jobs import execution
+from qframe.hooks import Awaits, Hooks
 
 _is_there: ContextVar[bool] = ContextVar("qframe_flask_job", default=False)
 """Whether a job has one already: awaited parts of it run in the same."""
 
 
-def around_jobs_of(app: Flask) -> None:
-    """Runs jobs in this process in a context of this application."""
+def hooks_of(app: Flask) -> Hooks:
+    """Returns hooks that run jobs in a context of this application."""
 
     @contextmanager
     def context() -> Iterator[None]:
@@ -31,11 +31,10 @@ def around_jobs_of(app: Flask) -> None:
         with context():
             return run()
 
-    async def around_on_loop(run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 (as above)
+    async def around_on_loop(run: Awaits) -> Any:  # noqa: ANN401 (as above)
         if _is_there.get():
             return await run()
         with context():
             return await run()
 
-    execution.around = around
-    execution.around_on_loop = around_on_loop
+    return Hooks(around=around, around_on_loop=around_on_loop)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from flask import Blueprint, request
+from flask import Blueprint, current_app, request
 from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
+
+from qframe import manager
+from qframe.manager import QueueManager
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 _ANSWER = "qframe.flask"
 """The key of the request's environment with the answer of `authorize`."""
+_PAGE = "qframe.page"
+"""The key of an application's extensions with the view, and the manager it shows."""
 
 
 def page(
@@ -43,15 +47,23 @@ def page(
     return board
 
 
-@cache
 def _application() -> Any:  # noqa: ANN401 (a WSGI application)
-    """Makes it with the first request: a server may fork before."""
+    """Returns that of the manager here, made with the first request: a server may fork before."""
+    queues = manager.default()
+    made_of, made = current_app.extensions.get(_PAGE, (None, None))
+    if made_of is not queues:
+        made = _made(queues)
+        current_app.extensions[_PAGE] = queues, made
+    return made
+
+
+def _made(queues: QueueManager) -> Any:  # noqa: ANN401 (as above)
     from qframe.web import wsgi  # noqa: PLC0415 (an extra)
 
     def authorize(asked: Request) -> Any:  # noqa: ANN401 (an answer)
         return asked.scope["wsgi_environ"][_ANSWER]
 
-    return wsgi(authorize=authorize)
+    return wsgi(queues, authorize)
 
 
 def _below(path: str, answer: object) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
+from qframe.contracts.durable import Durable, DurableSteps
 from qframe.contracts.status import check_progress
 from qframe.exceptions import (
     InvalidArguments,
@@ -37,6 +38,9 @@ from qframe.exceptions import (
     QframeError,
 )
 from qframe.jobs import project, unset
+from qframe.jobs.chunk import check_chunk
+from qframe.jobs.exponential import Exponential
+from qframe.jobs.groups import check_format
 from qframe.jobs.hooks import check_hooks
 from qframe.jobs.options import Backoff, Options, annotations_of, check_declaration
 from qframe.jobs.roundtrip import (
@@ -48,7 +52,8 @@ from qframe.jobs.roundtrip import (
     with_other_empties,
     without_values,
 )
-from qframe.jobs.uniqueness import rule_of
+from qframe.jobs.uniqueness import once_rule_of, rule_of
+from qframe.jobs.unkept import Unkept
 from qframe.jobs.warmup import warm_up
 from qframe.payload import encryption, secret, timing
 from qframe.payload.text import one_line
@@ -60,12 +65,14 @@ log = logging.getLogger("qframe")
 
 warm_up()
 
+chunked: set[str] = set()
+"""The names of the classes of this process that have a `chunk`, with and without module."""
 index: dict[str, type[JobDefinition]] = {}
 """The job classes defined in this process, by name on the wire."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
-class JobDefinition(Options):
+class JobDefinition(Options, Durable):
     """The declaration of a job class: options, fields, hooks, and data.
 
     Users derive from `Queueable`, which adds the dispatching calls (`qframe/dispatch`).
@@ -81,17 +88,28 @@ class JobDefinition(Options):
     _reserved: Job | None = None
     _growths: int = 0
     """How often this attempt has added to its batch."""
+    _chunk: Sequence[JobDefinition] | None = None
+    """The jobs that the call of `handle` is about, in the first of a chunk."""
     _own_backoff: Backoff | None = None
     """A middleware's backoff for this attempt, in place of the class's."""
 
-    def __init_subclass__(cls, *, base: bool = False, **options: object) -> None:
-        """Check the declaration and make the class a pydantic dataclass, unless it is a base."""
+    def __init_subclass__(
+        cls, *, base: bool = False, waits: bool = False, **options: object
+    ) -> None:
+        """Check the declaration and make the class a pydantic dataclass, unless it is a base.
+
+        A class that `waits` is that of a job whose fields are not all known (`references`).
+        """
         super().__init_subclass__(**options)
         if base:
             cls._base = cls
             return
-        check_declaration(cls, cls._base)
-        check_hooks(cls)
+        if not waits:
+            check_declaration(cls, cls._base)
+            if cls.chunk is not None:
+                check_chunk(cls)
+                chunked.update((cls.__name__, cls.own_name()))
+            check_hooks(cls)
         _copy_mutable_defaults(cls)
         own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
         cls.__pydantic_config__ = _CONFIG | own | _BY_NAME  # type: ignore[attr-defined] # pydantic's own name
@@ -105,9 +123,12 @@ class JobDefinition(Options):
         fields: dict[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined] # made above
         cls._fields = fields.keys()
         _look_into(cls)
-        cls.unique_rule = rule_of(cls)
+        if waits:
+            return
+        cls.unique_rule, cls.once_rule = rule_of(cls), once_rule_of(cls)
         cls.fixed_name = cls.job_name or ""
         if cls.is_runnable():
+            check_format(cls.__name__, cls.group, cls._fields)
             _refuse_taken_name(cls)
             index[cls.own_name()] = cls
             if cls.__module__ != "__main__":
@@ -185,6 +206,9 @@ class JobDefinition(Options):
 
     # -- internal -------------------------------------------------------------------------------
 
+    def _durable_steps(self) -> DurableSteps:
+        return Unkept() if self._reserved is None else self._reserved._durable_steps()  # noqa: SLF001 (its own job)
+
     @classmethod
     def is_runnable(cls) -> bool:
         """Whether the class has a `handle`."""
@@ -242,6 +266,8 @@ class JobDefinition(Options):
             backoff = backoff(*_wanted(backoff, attempt, error))
         if backoff is None:
             return None
+        if isinstance(backoff, Exponential):
+            backoff = backoff.delay_after(attempt)
         seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
         return [timing.seconds_until(value, "backoff") for value in seconds]
 
@@ -519,12 +545,20 @@ def _look_into(cls: type[JobDefinition]) -> None:
             cls._adapter = TypeAdapter(cls)
 
 
-def _checked_new(cls: type[JobDefinition], *_: object, **__: object) -> JobDefinition:
+def _checked_new(cls: type[JobDefinition], *_: object, **fields: object) -> JobDefinition:
     """Make a job after checking that all of the class's types are defined."""
     if cls._incomplete:
         cls._complete()
         cls._check_complete(InvalidJob)
+    return new_instance(cls, **fields)
+
+
+def _plain_instance(cls: type[JobDefinition], **_: object) -> JobDefinition:
     return object.__new__(cls)
+
+
+new_instance: Callable[..., JobDefinition] = _plain_instance
+"""Makes a job before its fields are set; `references` replaces it once there are flows."""
 
 
 def _hiding_keys(given: object, validate: Callable[[object], object]) -> object:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from qframe import forks
 from qframe.exceptions import DontHandle, Interruption, JobDefinitionError, SynchronousOnly
+from qframe.hooks import Hooks, of_process
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.hooks import GENERATORS, refuse_unrun
 from qframe.jobs.options import check_option
@@ -24,14 +25,6 @@ log = logging.getLogger("qframe")
 _AROUND = ("set_up", "tear_down")
 _HOOKS = ("handle", *_AROUND)
 
-
-Awaits = Callable[[], Coroutine[Any, Any, Any]]
-around: Callable[[Callable[[], Any]], Any] | None = None
-"""Set by a framework: wraps job code that is called in a thread."""
-around_on_loop: Callable[[Awaits], Coroutine[Any, Any, Any]] | None = None
-"""Set by a framework: wraps job code that is awaited."""
-finish_in_caller: Callable[[Awaits], Any] | None = None
-"""Set by a framework: awaits a job for a caller, even on a running loop."""
 
 in_caller: ContextVar[bool] = ContextVar("qframe_in_caller", default=False)
 """Whether jobs run in the thread of the calling program, whose connections they then share."""
@@ -48,41 +41,46 @@ def run_in_caller(*, really: bool = True) -> Iterator[None]:
 
 
 def perform(
-    job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False, wrapped: bool = False
+    job: JobDefinition,
+    outer: Sequence[Any] = (),
+    hooks: Hooks = of_process,
+    *,
+    bare: bool = False,
+    wrapped: bool = False,
 ) -> Any:  # noqa: ANN401 (what the job returns)
     """Call `set_up`, `handle` and always `tear_down`. Returns the result of `handle`.
 
     Raises their exceptions; one of `tear_down` is chained to an earlier one. Unless `bare`, the run
     goes through the middleware in `outer` and then the class's own, which may change the result;
-    `DontHandle` is raised if one skips the job. `wrapped`: `around` wraps it already.
+    `DontHandle` is raised if one skips the job. `wrapped`: the hook `around` wraps it already.
     """
-    if around is not None and not wrapped:
-        return around(lambda: perform(job, outer, bare=bare, wrapped=True))
+    if hooks.around is not None and not wrapped:
+        return hooks.around(lambda: perform(job, outer, hooks, bare=bare, wrapped=True))
     kind = type(job)
     if not bare and (outer or kind.middleware):
-        return _Passage(job, (*outer, *_own(job))).go()
+        return _Passage(job, (*outer, *_own(job)), hooks).go()
     try:
         if kind.set_up is not JobDefinition.set_up:
-            _finish(job.set_up())
+            _finish(job.set_up(), hooks)
         result = job.handle()
         if result is None:
             return result
         if isinstance(result, GENERATORS):
             refuse_unrun(kind, kind.handle, result)
-        return _finish(result)
+        return _finish(result, hooks)
     finally:
         if kind.tear_down is not JobDefinition.tear_down:
-            _finish(job.tear_down())
+            _finish(job.tear_down(), hooks)
 
 
-def tell(job: JobDefinition, hook: str, *args: object) -> None:
+def call_hook(job: JobDefinition, hook: str, *args: object, hooks: Hooks = of_process) -> None:
     """Call `succeeded` or `failed`; logs their exceptions."""
     if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
-            if around is None:
-                _finish(getattr(job, hook)(*args))
+            if hooks.around is None:
+                _finish(getattr(job, hook)(*args), hooks)
             else:
-                around(lambda: _finish(getattr(job, hook)(*args)))
+                hooks.around(lambda: _finish(getattr(job, hook)(*args), hooks))
 
 
 @contextlib.contextmanager
@@ -105,9 +103,10 @@ def _has_own(kind: type[JobDefinition], hook: str) -> bool:
 class _Passage:
     """One run of a job through its middleware, outermost first."""
 
-    def __init__(self, job: JobDefinition, middleware: Sequence[Any]) -> None:
+    def __init__(self, job: JobDefinition, middleware: Sequence[Any], hooks: Hooks) -> None:
         self._job = job
         self._middleware = middleware
+        self._hooks = hooks
         self._deepest = 0
         """The index of the innermost middleware called so far; one more for the job itself."""
 
@@ -130,17 +129,17 @@ class _Passage:
         """Call the middleware at this index, or the job behind the last one."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
-            return perform(self._job, bare=True, wrapped=True)
+            return perform(self._job, (), self._hooks, bare=True, wrapped=True)
         middleware = self._middleware[place]
         if _is_async(middleware):
-            return _finish(self._step_on_loop(place))
+            return _finish(self._step_on_loop(place), self._hooks)
         return middleware(self._job, self._next(place, self._step))
 
     async def _step_on_loop(self, place: int) -> Any:  # noqa: ANN401 (the job's result)
         """As `_step`, on the event loop of a middleware."""
         self._deepest = max(self._deepest, place)
         if place == len(self._middleware):
-            return await perform_on_loop(self._job, bare=True, wrapped=True)
+            return await perform_on_loop(self._job, (), self._hooks, bare=True, wrapped=True)
         middleware = self._middleware[place]
         if _is_async(middleware):
             return await middleware(self._job, self._next(place, self._step_on_loop))
@@ -261,14 +260,21 @@ def is_for_loop(job_class: type[JobDefinition], outer: Sequence[Any] = ()) -> bo
 
 
 async def perform_on_loop(
-    job: JobDefinition, outer: Sequence[Any] = (), *, bare: bool = False, wrapped: bool = False
+    job: JobDefinition,
+    outer: Sequence[Any] = (),
+    hooks: Hooks = of_process,
+    *,
+    bare: bool = False,
+    wrapped: bool = False,
 ) -> Any:  # noqa: ANN401 (what the job returns)
     """As `perform`, on the event loop of this thread, for an all-`async` job."""
-    if around_on_loop is not None and not wrapped:
-        return await around_on_loop(lambda: perform_on_loop(job, outer, bare=bare, wrapped=True))
+    if hooks.around_on_loop is not None and not wrapped:
+        return await hooks.around_on_loop(
+            lambda: perform_on_loop(job, outer, hooks, bare=bare, wrapped=True)
+        )
     kind = type(job)
     if not bare and (outer or kind.middleware):
-        return await _Passage(job, (*outer, *_own(job))).go_on_loop()
+        return await _Passage(job, (*outer, *_own(job)), hooks).go_on_loop()
     try:
         if kind.set_up is not JobDefinition.set_up:
             await _awaited(job.set_up())
@@ -278,23 +284,26 @@ async def perform_on_loop(
             await _awaited(job.tear_down())
 
 
-async def tell_on_loop(job: JobDefinition, hook: str, *args: object) -> None:
-    """As `tell`, on the event loop of this thread."""
+async def call_hook_on_loop(
+    job: JobDefinition, hook: str, *args: object, hooks: Hooks = of_process
+) -> None:
+    """As `call_hook`, on the event loop of this thread."""
     if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
-            if around_on_loop is None:
+            if hooks.around_on_loop is None:
                 await _awaited(getattr(job, hook)(*args))
             else:
-                await around_on_loop(lambda: _awaited(getattr(job, hook)(*args)))
+                await hooks.around_on_loop(lambda: _awaited(getattr(job, hook)(*args)))
 
 
-def _finish(result: Any) -> Any:  # noqa: ANN401 (the job's result)
+def _finish(result: Any, hooks: Hooks) -> Any:  # noqa: ANN401 (the job's result)
     """Wait for the result of an `async def`."""
     if not inspect.isawaitable(result):
         return result
-    if finish_in_caller is not None and in_caller.get():
-        return finish_in_caller(lambda: _awaited(result))
-    steps = _awaited(result) if around_on_loop is None else around_on_loop(lambda: _awaited(result))
+    if hooks.finish_in_caller is not None and in_caller.get():
+        return hooks.finish_in_caller(lambda: _awaited(result))
+    wrap = hooks.around_on_loop
+    steps = _awaited(result) if wrap is None else wrap(lambda: _awaited(result))
     if on_a_running_loop():  # of the program that made a synchronous call
         thread = futures.ThreadPoolExecutor(1, "qframe-async-job")
         context = contextvars.copy_context()

@@ -10,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.definition import JobDefinition
+from qframe.jobs.exponential import Exponential
 from qframe.jobs.options import Options, check_option
 from qframe.jobs.roundtrip import plain
 from qframe.payload import timing
@@ -27,7 +28,7 @@ class ForeignOptions(TypedDict, total=False):
     priority: int | None
     tries: int | None
     max_exceptions: int | None
-    backoff: int | Sequence[int] | None
+    backoff: int | Sequence[int] | Exponential | None
     timeout: int | None
     fail_on_timeout: bool
     retry_until: float | timedelta | datetime | None
@@ -85,6 +86,10 @@ class Foreign(Options):
     # -- checks ---------------------------------------------------------------------------------
 
     def _check(self, option: str, value: object) -> None:
+        if option == "once":
+            raise InvalidJob(f"{self.name}: give the key at its dispatch, .once(key, within=...)")
+        if option == "group":
+            raise InvalidJob(f"{self.name}: groups are for jobs that qframe runs")
         if option == "debounce" or option.startswith("unique"):
             raise InvalidJob(
                 f"{self.name}: {option} is for jobs that qframe runs: Laravel would not free the "
@@ -103,6 +108,8 @@ class Foreign(Options):
             raise InvalidJob(str(error)) from None
 
     def _whole(self, option: str, seconds: Any) -> Any:  # noqa: ANN401 (one number, or several)
+        if isinstance(seconds, Exponential):
+            seconds = seconds.on_the_wire()
         if isinstance(seconds, Sequence):
             return [self._whole(option, each) for each in seconds]
         if seconds is not None and seconds != int(seconds):
@@ -181,7 +188,7 @@ def foreign(name: str, data: Any = (), /, **options: Unpack[ForeignOptions]) -> 
     applies: `tries`, `max_exceptions`, `backoff` (a number or a sequence), `timeout`,
     `fail_on_timeout`, `retry_until` (seconds or timedelta after dispatch, or aware datetime),
     `display_name` (default: the part before `@`), `tags`; and for the dispatch: `connection`,
-    `queue`, `delay`, `priority` (beanstalkd's).
+    `queue`, `delay`, `priority`.
 
     Raises `InvalidJob`, with the place, for values that JSON or PHP would change: NaN, infinities,
     keys that are not text, lone surrogates, integers beyond 64 bits, objects of any other type.

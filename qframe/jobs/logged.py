@@ -37,15 +37,15 @@ def capture() -> None:
 def line_of(record: logging.LogRecord) -> str:
     """Format a record as one line: time, level, logger, message, and its error."""
     try:
-        said = record.getMessage()
+        shown_text = record.getMessage()
     except Exception:  # noqa: BLE001 (arguments that do not fit, or cannot be shown)
-        said = str(record.msg)
+        shown_text = str(record.msg)
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
         try:
-            said += f" ({type(error).__name__}: {error})"
+            shown_text += f" ({type(error).__name__}: {error})"
         except Exception:  # noqa: BLE001 (an exception's own __str__ may do anything)
-            said += f" ({type(error).__name__})"
+            shown_text += f" ({type(error).__name__})"
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.created))
     head = f"{at}.{int(record.msecs):03} {record.levelname} {record.name}:"
-    return one_line(f"{head} {said[: 2 * _LONGEST]}", _LONGEST)
+    return one_line(f"{head} {shown_text[: 2 * _LONGEST]}", _LONGEST)

@@ -13,12 +13,17 @@ from typing import Any, ClassVar, Literal
 from qframe.contracts.queue import LARGEST_BOUND
 from qframe.contracts.status import MOST_LINES
 from qframe.exceptions import InvalidJob, JobDefinitionError
-from qframe.jobs.uniqueness import DEFAULT_FOR, UniqueRule
+from qframe.jobs import groups
+from qframe.jobs.chunk import Chunk
+from qframe.jobs.exponential import Exponential
+from qframe.jobs.uniqueness import DEFAULT_FOR, OnceRule, UniqueRule
 from qframe.payload import timing
 from qframe.payload.text import nearest, one_line, queue_name
 
 Seconds = int | float
-Backoff = Seconds | Sequence[Seconds] | Callable[..., Seconds | Sequence[Seconds]]
+Delays = Seconds | Sequence[Seconds] | Exponential
+"""Seconds before a retry: always as many, or after the first, second, ... failure."""
+Backoff = Delays | Callable[..., Delays]
 Deadline = Seconds | timedelta | datetime | Callable[..., Seconds | timedelta | datetime]
 
 Middleware = Callable[..., Any]
@@ -47,7 +52,11 @@ class Options:
     unique_for: ClassVar[Seconds | timedelta] = DEFAULT_FOR
     unique_until: ClassVar[Literal["handled", "started"]] = "handled"
     debounce: ClassVar[Seconds | timedelta | None] = None
+    once: ClassVar[Seconds | timedelta | None] = None
+    chunk: ClassVar[Chunk | None] = None
+    group: ClassVar[str | Callable[..., str] | None] = None
     encrypted: ClassVar[bool] = False
+    give_back: ClassVar[bool] = False
     job_name: ClassVar[str | None] = None
     display_name: ClassVar[str | Callable[..., str] | None] = None
     tags: ClassVar[Sequence[str] | Callable[..., Sequence[str]]] = ()
@@ -61,6 +70,8 @@ class Options:
     """Additional keys of its payload, set by something other than its class."""
     unique_rule: ClassVar[UniqueRule | None] = None
     """The uniqueness rule of the options."""
+    once_rule: ClassVar[OnceRule | None] = None
+    """The rule of the option `once`."""
     secret_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that are or hold a `Secret`."""
     in_clear: ClassVar[bool] = False
@@ -74,8 +85,14 @@ class Options:
         backoff = self.backoff
         if backoff is None or callable(backoff):
             return None
+        if isinstance(backoff, Exponential):
+            backoff = backoff.on_the_wire()
         seconds = backoff if isinstance(backoff, Sequence) else (backoff,)
         return ",".join(str(value).removesuffix(".0") for value in seconds)
+
+    def wire_group(self) -> str:
+        """Return the group of the job. Raises `InvalidJob`."""
+        return groups.name_of(self)
 
     def retry_deadline(self) -> float | None:
         """Return `retry_until` as an epoch time."""
@@ -90,10 +107,10 @@ class Options:
         """Return the deadlines that count from the dispatch, in seconds, by payload key."""
         if self.retry_until is None and self.expires is None:
             return {}
-        said = {"retryUntil": self._retry_until(), "expiresAt": self.expires}
+        dates = {"retryUntil": self._retry_until(), "expiresAt": self.expires}
         return {
             key: timing.seconds_until(value)
-            for key, value in said.items()
+            for key, value in dates.items()
             if value is not None and not isinstance(value, datetime)
         }
 
@@ -129,7 +146,7 @@ def _duration(value: Any) -> bool:  # noqa: ANN401 (as above)
 def _durations(value: object) -> bool:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return bool(value) and all(_duration(each) for each in value)
-    return _duration(value)
+    return isinstance(value, Exponential) or _duration(value)
 
 
 def _when(value: Any) -> bool:  # noqa: ANN401 (as above)
@@ -174,7 +191,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: _count(v) and 1 <= v <= _MOST,
         f"a whole number from 1 to {_MOST:,}",
     ),
-    "backoff": (_durations, "seconds, a sequence of seconds, or a method"),
+    "backoff": (_durations, "seconds, a sequence of seconds, an Exponential, or a method"),
     "timeout": (_duration, "seconds, from 0 to 100 years"),
     "concurrency": (
         lambda v: _count(v) and 1 <= v <= LARGEST_BOUND,
@@ -196,7 +213,11 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "unique_for": (_bounded, "more than 0 seconds, or a timedelta"),
     "unique_until": (lambda v: v in ("handled", "started"), "'handled' or 'started'"),
     "debounce": (_bounded, "more than 0 seconds, or a timedelta"),
+    "once": (_bounded, "more than 0 seconds, or a timedelta"),
+    "chunk": (lambda v: isinstance(v, Chunk), "a Chunk, such as Chunk(100, within=2)"),
+    "group": (groups.is_name, "a text like 'shop:{shop}', or a method"),
     "encrypted": (_flag, "True or False"),
+    "give_back": (_flag, "True or False"),
     "job_name": (
         lambda v: _text(v) and v.isprintable(),
         "a name of printable characters",
@@ -208,7 +229,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a list of middleware (each callable, and no class), or a method",
     ),
 }
-_METHODS = {"backoff", "retry_until", "display_name", "tags", "middleware", "unique_id"}
+_METHODS = {"backoff", "retry_until", "display_name", "tags", "middleware", "unique_id", "group"}
 _HOOKS = {"handle", "set_up", "tear_down", "succeeded", "failed"}
 
 

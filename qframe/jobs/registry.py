@@ -6,24 +6,19 @@ import importlib
 import pkgutil
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 
 from qframe import forks
 from qframe.exceptions import ConfigurationError, InvalidJob, UnknownJob
+from qframe.hooks import Hooks, of_process
 from qframe.jobs import definition, project, syntax
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import tracebacks
 from qframe.payload.text import nearest, one_line
 
-_OWN = "qframe.features.batch_jobs"
-"""The module of qframe's own jobs, which every worker runs."""
-
-
-also: list[str] = []
-"""Modules of jobs that a framework adds from its applications."""
-adapters: list[Callable[[object], type[JobDefinition] | None]] = []
-"""Functions that return the job class of other objects, such as another library's task."""
+_OWN = {"qframe.features.batch_jobs", "qframe.features.flow_jobs"}
+"""The modules of qframe's own jobs, which every worker runs."""
 
 
 class _Importing(threading.local):
@@ -42,10 +37,11 @@ class Registry:
     level, as its syntax tree shows before the import.
     """
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
+    def __init__(self, modules: Sequence[str] = (), hooks: Hooks = of_process) -> None:
         self._modules = tuple(modules)
-        self._also = tuple(also)
-        self._is_loaded = not (modules or also)
+        self._also = tuple(hooks.modules)
+        self._hooks = hooks
+        self._is_loaded = not (self._modules or self._also)
         self._found: dict[str, type[JobDefinition]] = {}
         # One thread at a time reads and imports: CPython 3.11 fails with two in `ast.parse` at
         # once.
@@ -79,7 +75,7 @@ class Registry:
         """Return the class of a job whose module is already imported; None otherwise."""
         found = self._found.get(name) or own_job(name)
         if found is None:
-            found = definition.index.get(name) or defined_in_main(name) or _adapted_by(name)
+            found = definition.index.get(name) or defined_in_main(name) or self._adapted_by(name)
             if found is None or not self._allowed(found):
                 return None
             self._found[name] = found
@@ -128,7 +124,7 @@ class Registry:
             raise UnknownJob(
                 f"{shown}: its module cannot be imported: {tracebacks.placed(error)}"
             ) from error
-        value = adapted(value)
+        value = self._adapted(value)
         if not (isinstance(value, type) and issubclass(value, JobDefinition)):
             raise UnknownJob(f"{shown} is not a Queueable")
         if not value.is_runnable():
@@ -137,6 +133,20 @@ class Registry:
             raise UnknownJob(f"{shown} was imported from another file than {file}")
         self._found[name] = value
         return value
+
+    def _adapted(self, value: object) -> object:
+        """Return the job class of a `@queueable` function, or of an object an adapter knows."""
+        value = getattr(value, "job_class", value)
+        adapters = self._hooks.adapters
+        return next((found for adapt in adapters if (found := adapt(value)) is not None), value)
+
+    def _adapted_by(self, name: str) -> type[JobDefinition] | None:
+        """Return what an adapter makes of the object with this name in an imported module."""
+        if not self._hooks.adapters:
+            return None
+        module, _, attribute = name.rpartition(".")
+        found = self._adapted(getattr(sys.modules.get(module), attribute, None))
+        return found if isinstance(found, type) and issubclass(found, JobDefinition) else None
 
     def _allowed(self, job_class: type[JobDefinition]) -> bool:
         module = job_class.__module__
@@ -154,20 +164,6 @@ def _is_below(module: str, modules: Sequence[str]) -> bool:
     return any(module == each or module.startswith(f"{each}.") for each in modules)
 
 
-def adapted(value: object) -> object:
-    """Return the job class of a `@queueable` function, or of an object that an adapter knows."""
-    value = getattr(value, "job_class", value)
-    return next((found for adapt in adapters if (found := adapt(value)) is not None), value)
-
-
-def _adapted_by(name: str) -> type[JobDefinition] | None:
-    """Return what an adapter makes of the object with this name in an imported module."""
-    module, _, attribute = name.rpartition(".")
-    value = getattr(sys.modules.get(module), attribute, None) if adapters else None
-    found = None if value is None else adapted(value)
-    return found if isinstance(found, type) and issubclass(found, JobDefinition) else None
-
-
 def defined_in_main(name: str) -> type[JobDefinition] | None:
     """Find a job of the script that started this process, which cannot be imported."""
     module, _, attribute = name.rpartition(".")
@@ -177,7 +173,7 @@ def defined_in_main(name: str) -> type[JobDefinition] | None:
 
 def own_job(name: str) -> type[JobDefinition] | None:
     module, _, attribute = name.rpartition(".")
-    if module != _OWN:
+    if module not in _OWN:
         return None
     found = getattr(importlib.import_module(module), attribute, None)
     return found if isinstance(found, type) and issubclass(found, JobDefinition) else None

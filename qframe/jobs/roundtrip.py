@@ -156,11 +156,11 @@ def without_values(error: ValidationError) -> ValidationError:
     """
     lines: list[InitErrorDetails] = []
     for fault in error.errors(include_url=False, include_input=False, include_context=False):
-        kind, said, loc = fault["type"], fault["msg"], fault["loc"]
+        kind, problem, loc = fault["type"], fault["msg"], fault["loc"]
         if kind == "union_tag_invalid":  # it quotes the input
-            said = "Input tag is none of those expected"
+            problem = "Input tag is none of those expected"
         place = (loc[0], "*") if len(loc) > 1 else loc
-        lines.append({"type": PydanticCustomError(kind, said), "loc": place, "input": None})
+        lines.append({"type": PydanticCustomError(kind, problem), "loc": place, "input": None})
     return ValidationError.from_exception_data(error.title, lines, hide_input=True)
 
 

@@ -135,8 +135,8 @@ class Metrics:
         for _, pair, fields in counted:
             if pair.job:
                 add(totals.setdefault(_capped(totals, pair), {}), fields)
-        told = json.dumps([[*pair, fields] for pair, fields in totals.items()])
-        operations += [Expect(self._total, total), Set(self._total, told)]
+        text = json.dumps([[*pair, fields] for pair, fields in totals.items()])
+        operations += [Expect(self._total, total), Set(self._total, text)]
         operations += [Unset(key) for key, _ in parts]
         self.store.backend.apply(Step(None, *operations))
 
@@ -217,7 +217,7 @@ def _totals(text: str | None) -> dict[Pair, dict[str, int]]:
 
 
 def _series(text: str | None) -> Series:
-    first, *told = json.loads(text or "[0]") or [0]
+    first, *rows = json.loads(text or "[0]") or [0]
     if not isinstance(first, int):  # of an earlier version, with other buckets
         return {}
     return {
@@ -225,7 +225,7 @@ def _series(text: str | None) -> Series:
             field: {first + int(slot): number for slot, number in slots.items()}
             for field, slots in fields.items()
         }
-        for queue, job, fields in told
+        for queue, job, fields in rows
     }
 
 
@@ -233,7 +233,7 @@ def _text(series: Series) -> str:
     """Encode a series, with slots relative to the first one, which is shorter."""
     used = [slot for fields in series.values() for slots in fields.values() for slot in slots]
     first = min(used, default=0)
-    told = [
+    rows = [
         [
             *pair,
             {
@@ -243,7 +243,7 @@ def _text(series: Series) -> str:
         ]
         for pair, fields in series.items()
     ]
-    return json.dumps([first, *told], separators=(",", ":"))
+    return json.dumps([first, *rows], separators=(",", ":"))
 
 
 def _count(series: Series, pair: Pair, slot: int, fields: Fields) -> None:

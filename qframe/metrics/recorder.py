@@ -45,8 +45,8 @@ class Minute:
     """The text of the last write."""
 
     def encoded(self) -> str:
-        told = [[*pair, fields] for pair, fields in self.series.items()]
-        return json.dumps(told, separators=(",", ":"))
+        rows = [[*pair, fields] for pair, fields in self.series.items()]
+        return json.dumps(rows, separators=(",", ":"))
 
 
 _Note = tuple[float, str, str, str, float | None, bool]
@@ -165,9 +165,9 @@ class Recorder:
         late = self._minutes.pop(minute)
         if late is self._now:
             self._until = 0.0
-        said = {(queue, name): fields for queue, name, fields in json.loads(late.text)}
+        recorded = {(queue, name): fields for queue, name, fields in json.loads(late.text)}
         for pair, fields in late.series.items():
-            before: Fields = said.get(pair, {})
+            before: Fields = recorded.get(pair, {})
             later = {key: count - before.get(key, 0) for key, count in fields.items()}
             if any(later.values()):
                 queue, name = pair

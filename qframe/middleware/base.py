@@ -10,6 +10,7 @@ from qframe.drivers.store import Store
 from qframe.features.reserved import ReservedJob
 
 if TYPE_CHECKING:
+    from qframe.contracts.job import Job
     from qframe.jobs.definition import JobDefinition
 
 
@@ -28,7 +29,11 @@ class Middleware(Protocol):
 
 def store_of(job: JobDefinition) -> Store:
     """Return the store of the job's connection; outside of a worker, of the default one."""
-    reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
+    return store_beside(job._reserved)  # noqa: SLF001 (`job.job` raises outside a worker)
+
+
+def store_beside(reserved: Job | None) -> Store:
+    """Return the store of a reserved job's connection; without a job, of the default one."""
     if isinstance(reserved, ReservedJob):
         return Store(reserved.context.backend)
     name = None if reserved is None else reserved.connection_name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import random
 import re
 import time
@@ -14,6 +15,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Self
 
+from qframe.contracts.step import Raise, Step
 from qframe.drivers.store import Store
 from qframe.exceptions import (
     BackendUnavailable,
@@ -208,6 +210,40 @@ def write(store: Store, windows: Mapping[str, LimitWindow]) -> bool:
     return store.swap({key: (each.before, each.text()) for key, each in windows.items()}, ttl)
 
 
+def read_with_pauses(
+    store: Store, limits: Mapping[str, Limit]
+) -> tuple[dict[str, LimitWindow], float]:
+    """Return the windows as `read` does, and the seconds until no limit is paused."""
+    texts, moment = store.get(*limits, *map(_pause_key, limits)), now()
+    windows = {
+        key: LimitWindow(limit, text, moment)
+        for (key, limit), text in zip(limits.items(), texts, strict=False)
+    }
+    return windows, max(_left_of_pause(text, moment) for text in texts[len(limits) :])
+
+
+def pause(store: Store, limits: Mapping[str, Limit], seconds: float) -> None:
+    """Pause limits, by their keys in the store; a longer pause stays."""
+    length = math.ceil(seconds * 1000)
+    until = now() + length
+    text = f"{until} {length}"
+    pauses = [Raise(_pause_key(key), until, text, seconds + 1) for key in limits]
+    store.backend.apply(Step(None, *pauses))
+
+
+def _pause_key(key: str) -> str:
+    return f"paused:{key}"
+
+
+def _left_of_pause(text: str | None, moment: int) -> float:
+    """Return the seconds left of a pause; never more than its length, whatever the clocks say."""
+    try:
+        until, length = map(int, (text or "").split())
+    except ValueError:  # none, or invalid
+        return 0.0
+    return max(0, min(until - moment, length)) / 1000
+
+
 def rounds() -> Iterator[None]:
     """Iterate over a few attempts at a contended write, with growing pauses."""
     for each in range(_ROUNDS):
@@ -250,8 +286,12 @@ def check_name(name: object, owner: str) -> None:
 
 def name_of(name: str | None, job: JobDefinition) -> str:
     """Return the name in the key: by default the job's class."""
-    own = name or type(job).own_name()
-    return own if len(own) <= _LONGEST_NAME else hashed(own)[:32]
+    return in_key(name or type(job).own_name())
+
+
+def in_key(name: str) -> str:
+    """Return a name as it is in keys: long ones are hashed."""
+    return name if len(name) <= _LONGEST_NAME else hashed(name)[:32]
 
 
 def value_of(by: By, job: JobDefinition) -> str:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
+from qframe import manager
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, BackendUnusable, JobDefinitionError
+from qframe.jobs.current import current_job
 from qframe.jobs.definition import JobDefinition
+from qframe.jobs.execution import refuse_on_loop
 from qframe.middleware import limits as over_time
-from qframe.middleware.base import store_of
+from qframe.middleware.base import store_beside, store_of
 from qframe.middleware.limits import By, Limit, LimitWindow
 
 _STORE_IS_AWAY = 5.0
 """Seconds that a job waits if the store does not answer."""
 _CONTENDED = (0.05, 0.2)
 """Range of seconds that a job waits after losing against others again and again."""
+
+_admitted: ContextVar[JobDefinition | None] = ContextVar("qframe_rate_limited", default=None)
+"""The job that a limit lets run in this context: its handler may pause the limit."""
 
 
 class RateLimited:
@@ -32,6 +41,8 @@ class RateLimited:
     - `release`: seconds (or a timedelta) until a limited job is retried; default: until there is
       room, plus a random time. It does not use up a try.
     - `dont_release`: skip a limited job instead.
+
+    `pause` holds all jobs of the limit back for a while, as a reply 429 asks for.
 
     If a job cannot be released (connection `sync`, `dispatch_sync`) it raises `LimitReached`;
     invalid limits raise `JobDefinitionError`.
@@ -68,19 +79,69 @@ class RateLimited:
         except BackendUnavailable:
             wait = _STORE_IS_AWAY
         if not wait:
-            return call_next(job)
+            before = _admitted.set(job)
+            try:
+                return call_next(job)
+            finally:
+                _admitted.reset(before)
         if not self._dont_release:
             delay = wait if self._release is None else self._release
             over_time.put_back(job, delay, f"limited to {', '.join(map(str, self.limits))}")
         return None
 
+    def pause(
+        self,
+        seconds: float | timedelta,
+        job: JobDefinition | None = None,
+        *,
+        connection: str | None = None,
+    ) -> None:
+        """Hold back all jobs of this limit for `seconds` (or a timedelta), over all workers.
+
+        They are released, or skipped, as when the limit is reached; running jobs go on. A longer
+        pause stays.
+
+        - `job`: the one whose limit is paused; default: the running one. Outside of a job only a
+          limit with a `name` and without `by` needs none.
+        - `connection`: the one whose workers are to wait; default: that of the job, which is its
+          class's if it does not run, else the default one.
+
+        With `by`, only jobs of the same value wait; of several limits, those that share one.
+
+        Raises `BackendUnavailable`, `JobDefinitionError` for what is no time and without a job that
+        is needed, and `SynchronousOnly` on a running event loop: await `apause` there.
+        """
+        refuse_on_loop("RateLimited.pause()", "apause()")
+        self._pause(seconds, job, connection)
+
+    async def apause(
+        self,
+        seconds: float | timedelta,
+        job: JobDefinition | None = None,
+        *,
+        connection: str | None = None,
+    ) -> None:
+        """As `pause`, without blocking the event loop."""
+        await asyncio.to_thread(self._pause, seconds, job, connection)
+
+    def _pause(
+        self, seconds: float | timedelta, job: JobDefinition | None, connection: str | None
+    ) -> None:
+        wait = over_time.seconds(seconds, "the pause of a limit")
+        if job is None:
+            job = _admitted.get()
+            if job is not None and job._reserved is not current_job():  # noqa: SLF001 (`job.job` raises outside a worker)
+                job = None
+        limits = self._keyed_by_name() if job is None else self._keyed(job)
+        over_time.pause(_store_of(job, connection), limits, wait)
+
     def _take(self, job: JobDefinition) -> float:
         """Charge all limits and return 0, or none and return the seconds to wait."""
         store, limits = store_of(job), self._keyed(job)
         for _ in over_time.rounds():
-            windows = over_time.read(store, limits)
+            windows, paused = over_time.read_with_pauses(store, limits)
             fullest = max(windows.values(), key=LimitWindow.wait)
-            if wait := fullest.wait():
+            if wait := max(paused, fullest.wait()):
                 if any(window.ahead for window in windows.values()):
                     over_time.write(store, windows)
                 return wait + over_time.spread(job, fullest.limit)
@@ -93,8 +154,33 @@ class RateLimited:
     def _keyed(self, job: JobDefinition) -> dict[str, Limit]:
         """Return the limits by their keys in the store; equal values of two limits are separate."""
         name = over_time.name_of(self._name, job)
+        return self._by_key(name, [over_time.value_of(by, job) for by in self._bys()])
+
+    def _keyed_by_name(self) -> dict[str, Limit]:
+        """As `_keyed`, if the keys are the same for all jobs."""
+        if self._name is None or any(by is not None for by in self._bys()):
+            what = "no name" if self._name is None else "`by`"
+            raise JobDefinitionError(
+                f"{self!r} has {what}: outside of its jobs, name one to pause its limit, "
+                "pause(seconds, job)"
+            )
+        return self._by_key(over_time.in_key(self._name), [""] * len(self.limits))
+
+    def _bys(self) -> list[By]:
+        return [self._by if limit.by is None else limit.by for limit in self.limits]
+
+    def _by_key(self, name: str, values: list[str]) -> dict[str, Limit]:
         return {
-            f"limit:{name}:{place}:{limit.per:g}:"
-            + over_time.value_of(self._by if limit.by is None else limit.by, job): limit
-            for place, limit in enumerate(self.limits)
+            f"limit:{name}:{place}:{limit.per:g}:{value}": limit
+            for place, (limit, value) in enumerate(zip(self.limits, values, strict=True))
         }
+
+
+def _store_of(job: JobDefinition | None, connection: str | None) -> Store:
+    """Return the store in which the workers of a connection look for pauses."""
+    reserved = None if job is None else job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
+    if connection is None and job is not None and reserved is None:
+        connection = job.connection
+    if connection is not None:
+        return manager.default().connection(connection).store
+    return store_beside(current_job() if reserved is None else reserved)

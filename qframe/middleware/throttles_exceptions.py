@@ -17,7 +17,8 @@ from qframe.exceptions import (
     LimitReached,
 )
 from qframe.jobs.definition import JobDefinition
-from qframe.jobs.options import Seconds
+from qframe.jobs.exponential import Exponential
+from qframe.jobs.options import Delays
 from qframe.middleware import limits as over_time
 from qframe.middleware.base import store_of
 from qframe.middleware.fail_on import matching
@@ -41,8 +42,8 @@ class ThrottlesExceptions:
     - `name`: what is protected; default: the job's class. Jobs of all classes with this name are
       held back together.
     - `by`: a value, or a function of the job that returns one: each value is counted separately.
-    - `backoff`: seconds before a job that raised is retried, or a sequence for the first, second,
-      ... failure; default: the job's own.
+    - `backoff`: seconds before a job that raised is retried, a sequence for the first, second, ...
+      failure, or an `Exponential`; default: the job's own.
     - `when`: which exceptions count: a class, several, or a function of the exception; default:
       every `Exception`, and timeouts.
     - `report`: a function of the exception, called when it reaches the limit; default: a warning in
@@ -59,7 +60,7 @@ class ThrottlesExceptions:
         *,
         name: str | None = None,
         by: By = None,
-        backoff: Seconds | Sequence[Seconds] | None = None,
+        backoff: Delays | None = None,
         when: When = (Exception, JobTimedOut),
         report: Callable[[BaseException], object] | None = None,
     ) -> None:
@@ -122,8 +123,8 @@ class ThrottlesExceptions:
         if self._report is not None:
             self._report(error)
         else:
-            said = "%s has raised %s: its jobs wait; the last exception was %s"
-            log.warning(said, name, self.limit, tracebacks.brief(error))
+            warning_text = "%s has raised %s: its jobs wait; the last exception was %s"
+            log.warning(warning_text, name, self.limit, tracebacks.brief(error))
 
     def _change(self, store: Store, key: str, change: Callable[[LimitWindow], None]) -> bool:
         """Change the window. Returns whether that reached the limit.
@@ -142,9 +143,9 @@ class ThrottlesExceptions:
         return False
 
 
-def _checked(backoff: object) -> Seconds | Sequence[Seconds] | None:
-    if backoff is None:
-        return None
+def _checked(backoff: object) -> Delays | None:
+    if backoff is None or isinstance(backoff, Exponential):
+        return backoff
     if not isinstance(backoff, Sequence) or isinstance(backoff, str):
         return over_time.seconds(backoff, "backoff")
     if not backoff:

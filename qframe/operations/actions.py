@@ -12,15 +12,20 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from qframe import events
 from qframe.connection import Connection
-from qframe.contracts.backend import Capability, Place
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Place
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Cancelling
+from qframe.dispatch.calls import run
+from qframe.dispatch.event import encoded, json_value, send_on
+from qframe.dispatch.flow import FlowRun
 from qframe.dispatch.status import cancel_on, interrupt
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.failed.filters import RUNNING, WAITING, Filter
 from qframe.failed.retry import retry
 from qframe.features.batches import BatchStore
+from qframe.features.steps import check_name
 from qframe.manager import QueueManager
 from qframe.operations import failures, queues, running, schedules, waiting
 from qframe.operations.board import Board
@@ -106,12 +111,12 @@ def perform(board: Board, name: str, wanted: Wanted, who: str) -> Done:
         raise ConfigurationError(f"there is no action {one_line(name, 60)!r}")
     done = action.act(board, wanted, who)
     if not done.bulk:
-        tell(who, name, what(wanted), done.changed)
+        log_action(who, name, what(wanted), done.changed)
     board.forget()
     return done
 
 
-def tell(who: str, action: str, of: str, count: int) -> None:
+def log_action(who: str, action: str, of: str, count: int) -> None:
     """Logs who did what, and fires the event."""
     log.info("%s: %s %s (%d)", one_line(who, 100), action, of, count)
     events.fire(events.OperatorActed, who, action, of, count)
@@ -119,7 +124,7 @@ def tell(who: str, action: str, of: str, count: int) -> None:
 
 def what(wanted: Wanted) -> str:
     """Returns in words what an action acts on."""
-    told = {
+    shown = {
         "connection": wanted.connection,
         "queue": wanted.queue,
         "place": wanted.place,
@@ -128,7 +133,7 @@ def what(wanted: Wanted) -> str:
         "filter": wanted.filter or ("all" if wanted.filter is not None else ""),
         "jobs": ", ".join(wanted.uuids[:3]) + (", ..." if len(wanted.uuids) > 3 else ""),  # noqa: PLR2004 (a few)
     }
-    return one_line(" ".join(f"{name} {value}" for name, value in told.items() if value), 300)
+    return one_line(" ".join(f"{name} {value}" for name, value in shown.items() if value), 300)
 
 
 def _selected(wanted: Wanted) -> list[str]:
@@ -223,7 +228,7 @@ def _retry(board: Board, store: FailedStore, record: FailedJob) -> bool:
 
 
 def _forget(board: Board, store: FailedStore, record: FailedJob) -> bool:
-    done = store.forget(record.uuid)
+    done = store.forget(record)
     if done:
         _forget_in_indexes(board, record.uuid)
     return done
@@ -354,8 +359,8 @@ def _each_of(uuids: Sequence[str], act: Callable[[str], bool], text: str) -> Don
             silent = error
     if silent is not None and not changed:
         raise silent
-    told = text.format(f"{changed:,}", f"{len(uuids):,}")
-    return Done(changed=changed, text=f"{told}; {silent}" if silent else told)
+    shown = text.format(f"{changed:,}", f"{len(uuids):,}")
+    return Done(changed=changed, text=f"{shown}; {silent}" if silent else shown)
 
 
 def _run_now(board: Board, wanted: Wanted, _who: str) -> Done:
@@ -371,7 +376,23 @@ def _run_now(board: Board, wanted: Wanted, _who: str) -> Done:
     return _each_of(_selected(wanted), run, "made {} of {} delayed jobs ready")
 
 
-# -- batches and workers --------------------------------------------------------------------------
+def _send_event(board: Board, wanted: Wanted, _who: str) -> Done:
+    if not wanted.id:
+        raise ConfigurationError("send-event needs the name of the event as id")
+    name, text = check_name(wanted.id), encoded(wanted.id, json_value(wanted.data or "null"))
+
+    def send(connection: Connection, uuid: str) -> bool:
+        if Capability.FACTS not in connection.capabilities:
+            return False
+        return run(send_on(connection, uuid, name, text))
+
+    def act(uuid: str) -> bool:
+        return _on_any(board, wanted.connection, partial(send, uuid=uuid))
+
+    return _each_of(_selected(wanted), act, f"sent the event {name} to {{}} of {{}} jobs")
+
+
+# -- batches, flows and workers -------------------------------------------------------------------
 
 
 def _batch(board: Board, wanted: Wanted) -> tuple[Connection, BatchStore]:
@@ -392,9 +413,30 @@ def _retry_batch(board: Board, wanted: Wanted, _who: str) -> Done:
     _, kept = _batch(board, wanted)
     uuids = kept.failures(wanted.id)
     kept.revive(wanted.id)
+    return _retried(board, uuids, "the batch")
+
+
+def _retried(board: Board, uuids: Sequence[str], of: str) -> Done:
     found = [board.failed.find(uuid) for uuid in uuids]
     count = sum(_retry(board, *each) for each in found if each is not None)
-    return Done(changed=count, text=f"queued {count:,} failed jobs of the batch again")
+    return Done(changed=count, text=f"queued {count:,} failed jobs of {of} again")
+
+
+def _flow(board: Board, wanted: Wanted) -> FlowRun:
+    found = board.find_flow(wanted.id)
+    if found is None:
+        raise ConfigurationError(f"no flow {one_line(wanted.id, 100)!r}")
+    return found
+
+
+def _cancel_flow(board: Board, wanted: Wanted, _who: str) -> Done:
+    done = _flow(board, wanted).cancel()
+    text = f"cancelled the flow {wanted.id}" if done else f"{wanted.id} is over already"
+    return Done(changed=int(done), text=text)
+
+
+def _retry_flow(board: Board, wanted: Wanted, _who: str) -> Done:
+    return _retried(board, _flow(board, wanted).failed_jobs(), "the flow")
 
 
 def _worker(board: Board, wanted: Wanted) -> tuple[WorkerState, Connection]:
@@ -421,7 +463,7 @@ def _scale(board: Board, wanted: Wanted, _who: str) -> Done:
 
 
 def _order(order: str, words: str) -> Callable[[Board, Wanted, str], Done]:
-    def tell_it(board: Board, wanted: Wanted, _who: str) -> Done:
+    def give(board: Board, wanted: Wanted, _who: str) -> Done:
         worker, connection = _worker(board, wanted)
         key = order_key(worker.id)
         if order:
@@ -430,7 +472,7 @@ def _order(order: str, words: str) -> Callable[[Board, Wanted, str], Done]:
             connection.store.delete(key)
         return Done(changed=1, text=f"told {worker.host}:{worker.pid} {words}")
 
-    return tell_it
+    return give
 
 
 # -- schedules ------------------------------------------------------------------------------------
@@ -483,11 +525,11 @@ def _in_background(
     troubles = [f"{name} does not answer: {why}" for name, why in sorted(board.silent.items())]
     bulk = BulkAction(who, action, of, steps, troubles)
 
-    def told(count: int) -> None:
-        tell(who, action, of, count)
+    def log_end(count: int) -> None:
+        log_action(who, action, of, count)
         board.forget()
 
-    board.bulks.start(bulk, told)
+    board.bulks.start(bulk, log_end)
     return Done(changed=0, text=f"{action}: {of}", bulk=bulk.id)
 
 
@@ -510,8 +552,11 @@ ACTIONS = {
     "unsilence": Action("Tell again", _unmute, ""),
     "cancel": Action("Cancel", _cancel, "Cancel these jobs? One that runs is interrupted."),
     "run-now": Action("Run now", _run_now, ""),
+    "send-event": Action("Send", _send_event, ""),
     "cancel-batch": Action("Cancel", _cancel_batch, "Cancel this batch?"),
     "retry-batch": Action("Retry failed", _retry_batch, "Queue its failed jobs again?"),
+    "cancel-flow": Action("Cancel", _cancel_flow, "Cancel this flow?"),
+    "retry-flow": Action("Retry failed", _retry_flow, "Queue its failed jobs again?"),
     "scale": Action("Scale", _scale, ""),
     "quiet": Action("Quiet", _order(QUIET, "to take no more jobs"), ""),
     "unquiet": Action("Go on", _order("", "to go on"), ""),

@@ -1,4 +1,4 @@
-"""Board: the state of a program's queues, workers, classes, batches and schedules."""
+"""Board: the state of a program's queues, workers, classes, batches, flows and schedules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from qframe.connection import Connection
 from qframe.contracts.batch import BatchRecord
+from qframe.contracts.flow import FlowRecord
+from qframe.dispatch.flow import FlowRun
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.features.batches import BatchStore
@@ -28,11 +30,12 @@ from qframe.operations.queues import QueueState
 from qframe.operations.reading import KNOWN
 from qframe.operations.schedules import ScheduleState
 from qframe.operations.source import BoardSource, is_measured, keeps_facts
+from qframe.operations.stored import FindStore, R
 from qframe.operations.unsafe import Unsafe
 from qframe.operations.workers import SupervisorState, WorkerState
 from qframe.worker import roster
 
-_MOST_BATCHES = 500
+_MOST_STORED = 500
 
 
 class KnownBatch(NamedTuple):
@@ -157,30 +160,52 @@ class Board(BoardSource):
         ]
 
     def batches(self, limit: int = 100) -> list[BatchRecord]:
-        def read(connection: Connection) -> list[BatchRecord]:
-            kept = connection.batches()
-            return [] if kept is None else list(islice(kept.all(), _MOST_BATCHES))
-
-        def listed() -> list[BatchRecord]:
-            found = {each.id: each for each in self.from_all(read, keeps_facts)}
-            return sorted(found.values(), key=lambda each: -each.created_at)
-
-        return self.cached("batches", 2.0, listed)[:limit]
+        return self._latest("batches", Connection.batches)[:limit]
 
     def find_batch(self, identity: str) -> KnownBatch | None:
         """Returns a batch and its connection: its own, if that is one of ours."""
-        other: KnownBatch | None = None
+        found = self._found(Connection.batches, identity)
+        if found is None:
+            return None
+        connection, record = found
+        kept = connection.batches()
+        return None if kept is None else KnownBatch(connection, kept, record)
+
+    def flows(self, limit: int = 100) -> list[FlowRecord]:
+        """Returns the flows, the latest first."""
+        return self._latest("flows", Connection.flows)[:limit]
+
+    def find_flow(self, identity: str) -> FlowRun | None:
+        """Returns a flow, of its own connection if that is one of ours."""
+        found = self._found(Connection.flows, identity)
+        return None if found is None else FlowRun(found[0], identity, found[1])
+
+    def _latest(self, name: str, find: FindStore[R]) -> list[R]:
+        """Returns the batches or flows of all connections, the latest first."""
+
+        def read(connection: Connection) -> list[R]:
+            kept = find(connection)
+            return [] if kept is None else list(islice(kept.all(), _MOST_STORED))
+
+        def listed() -> list[R]:
+            found = {each.id: each for each in self.from_all(read, keeps_facts)}
+            return sorted(found.values(), key=lambda each: -each.created_at)
+
+        return self.cached(name, 2.0, listed)
+
+    def _found(self, find: FindStore[R], identity: str) -> tuple[Connection, R] | None:
+        """Returns a batch or flow with its connection: its own, if that is one of ours."""
+        other: tuple[Connection, R] | None = None
         for connection in filter(keeps_facts, self.connections()):
-            kept = connection.batches()
+            kept = find(connection)
             if kept is None:
                 continue
             with suppress(BackendUnavailable):
                 record = self.ask(connection, partial(kept.read, identity))
                 if record is not None:
-                    found = KnownBatch(connection, kept, record)
                     if record.connection == connection.name:
-                        return found
-                    other = other or found
+                        return connection, record
+                    other = other or (connection, record)
         return other
 
     def schedules(self) -> list[ScheduleState]:
@@ -205,7 +230,7 @@ class Board(BoardSource):
             return unsafe.of_connection(self.manager, connection, connection.backend.check())
 
         def planned(connection: Connection) -> list[Unsafe]:
-            return unsafe.of_told_schedules(self.manager, connection)
+            return unsafe.of_known_schedules(self.manager, connection)
 
         def found() -> list[Unsafe]:
             every = unsafe.of_signing(self.manager) + self.from_all(read)

@@ -59,7 +59,7 @@ class BulkAction:
         self._ended: float | None = None
         self.over = threading.Event()
 
-    def run(self, told: Callable[[int], None]) -> None:
+    def run(self, on_end: Callable[[int], None]) -> None:
         """Acts on each; at the end calls `told` with how many were changed."""
         try:
             for step in self._steps:
@@ -74,7 +74,7 @@ class BulkAction:
             log.warning("%s of %s was not finished: %s", self._action, self._of, error)
         finally:
             self._ended = time.monotonic()
-            told(self._changed)
+            on_end(self._changed)
             self.over.set()
 
     def _act(self, step: Callable[[], bool]) -> None:
@@ -113,14 +113,14 @@ class BulkActions:
         self._lock = forks.lock()
         forks.in_child_of(self, lambda child: child._known.clear())  # noqa: SLF001 (its own)
 
-    def start(self, bulk: BulkAction, told: Callable[[int], None]) -> BulkAction:
+    def start(self, bulk: BulkAction, on_end: Callable[[int], None]) -> BulkAction:
         """Runs one in a thread of its own."""
         with self._lock:
             self._known[bulk.id] = bulk
             over = [each for each in self._known.values() if each.over.is_set()]
             for each in over[:-_KEPT]:
                 del self._known[each.id]
-        threading.Thread(target=bulk.run, args=(told,), name="qframe-bulk", daemon=True).start()
+        threading.Thread(target=bulk.run, args=(on_end,), name="qframe-bulk", daemon=True).start()
         return bulk
 
     def find(self, identity: str) -> BulkAction | None:

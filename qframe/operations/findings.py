@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from qframe.alerts.checker import alerts_on
 from qframe.alerts.life import Alert
+from qframe.alerts.side_task import place
 from qframe.exceptions import BackendUnavailable
 from qframe.operations.activity import Trend
 from qframe.operations.board import Board
@@ -23,7 +24,6 @@ from qframe.operations.unsafe import Unsafe
 from qframe.operations.workers import WorkerState
 from qframe.payload.text import count_of
 from qframe.payload.timing import iso, lasting
-from qframe.worker.alerting import place
 
 LONG_WAIT = 60.0
 """Seconds a job may be ready before that counts as a long wait."""

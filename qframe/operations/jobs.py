@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from qframe.connection import Connection
-from qframe.contracts.backend import Capability, Found, Place
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Found, Place
 from qframe.exceptions import InvalidPayload
 from qframe.failed.filters import Filter, tags_of
 from qframe.payload import envelope, secret

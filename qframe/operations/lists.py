@@ -1,4 +1,4 @@
-"""Lists: queues, workers, batches, classes and schedules, with their filters."""
+"""Lists: queues, workers, batches, flows, classes and schedules, with their filters."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from qframe.contracts.status import State
 from qframe.failed.filters import Term, check_state, fits, moment, terms, unknown
 from qframe.operations.activity import ClassState
 from qframe.operations.batches import BatchState
+from qframe.operations.flows import FlowState
 from qframe.operations.queues import QueueState
 from qframe.operations.schedules import ScheduleState
 from qframe.operations.workers import WorkerState
@@ -70,8 +71,8 @@ class RowKind(Generic[T]):
         )
 
 
-def _moment_of(told: str) -> float:
-    return datetime.fromisoformat(f"{told}+00:00").timestamp()
+def _moment_of(text: str) -> float:
+    return datetime.fromisoformat(f"{text}+00:00").timestamp()
 
 
 QUEUES = RowKind[QueueState](
@@ -104,6 +105,16 @@ BATCHES = RowKind[BatchState](
         "state": lambda row: (row.state, *(["failed"] if row.failed else [])),
     },
     ("running", "finished", "cancelled", "failed"),
+    lambda row: _moment_of(row.created_at),
+)
+FLOWS = RowKind[FlowState](
+    {
+        "id": lambda row: (row.id,),
+        "name": lambda row: (row.name,),
+        "connection": lambda row: (row.connection,),
+        "state": lambda row: (row.state, *(["failed"] if row.failed else [])),
+    },
+    ("running", "done", "cancelled", "failed"),
     lambda row: _moment_of(row.created_at),
 )
 CLASSES = RowKind[ClassState](

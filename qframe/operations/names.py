@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from qframe.alerts.view import ConnectionView
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError
@@ -13,7 +14,6 @@ from qframe.manager import QueueManager
 from qframe.metrics.kept import Metrics
 from qframe.payload.text import is_queue_pattern
 from qframe.worker.queues import WorkedQueues
-from qframe.worker.view import ConnectionView
 
 _NEAR = 0.75
 """How alike two names are, of 1, if one is likely a misspelling of the other."""
@@ -59,9 +59,9 @@ def _worked(queues: QueueManager, connection: Connection, pushed: set[str]) -> s
     """Returns the queues that workers of the connection, or the configuration, name."""
     settings, name = queues.settings, connection.name
     found = {connection.default_queue}
-    for told in settings.supervisors.values():
-        if (told.connection or settings.default) == name:
-            found.update(told.queues)
+    for supervisor in settings.supervisors.values():
+        if (supervisor.connection or settings.default) == name:
+            found.update(supervisor.queues)
     if name == settings.default:
         found.update(each for each in settings.queues if not is_queue_pattern(each))
     for entry in ConnectionView(connection).entries():

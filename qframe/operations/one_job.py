@@ -11,20 +11,24 @@ from typing import Any
 from pydantic import BaseModel
 
 from qframe.connection import Connection
-from qframe.contracts.backend import Capability, Place
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Place
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.status import JobStatus
 from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
+from qframe.features import flow as flow_feature
 from qframe.features import status as statuses
-from qframe.operations import ids
+from qframe.operations import ids, steps
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.failures import FailedState
+from qframe.operations.flows import FlowState
 from qframe.operations.jobs import FilteredMessage, JobState, shown_payload
 from qframe.operations.running import RunsOn, seen
+from qframe.operations.steps import StepState
 from qframe.payload import envelope, tags
 from qframe.payload.timing import iso
 
@@ -121,8 +125,13 @@ class OneJob(BaseModel):
     failed: FailedState | None
     status: StatusState | None
     attempts: list[AttemptState]
+    steps: list[StepState]
+    """Its durable steps, in the order in which they were kept."""
+    waits_for: str
+    """The name of the event that it waits for; ""."""
     chain: ChainState | None
     batch: BatchState | None
+    flow: FlowState | None
     exception: str
     """The error of a failed job, with its traceback."""
     payload: str | None
@@ -165,8 +174,11 @@ def find(
         failed=FailedState.of(record) if record else None,
         status=StatusState.of(status) if status else None,
         attempts=attempts_of(history, runs=runs),
+        steps=_steps(board, home, uuid),
+        waits_for=_waits_for(board, home, uuid),
         chain=_chain(home, message),
         batch=_batch(home, message),
+        flow=_flow(home, message),
         exception=record.exception[:LONGEST] if record else "",
         payload=None if payload is None else shown_payload(payload),
     ), True
@@ -264,6 +276,23 @@ def attempts_of(history: History, *, runs: bool = False) -> list[AttemptState]:
     ]
 
 
+def _steps(board: Board, home: Connection | None, uuid: str) -> list[StepState]:
+    if home is None or Capability.FACTS not in home.capabilities:
+        return []
+    with suppress(BackendUnavailable):
+        return board.ask(home, partial(steps.listed, home.context, uuid))
+    return []
+
+
+def _waits_for(board: Board, home: Connection | None, uuid: str) -> str:
+    if home is None or Capability.FACTS not in home.capabilities:
+        return ""
+    with suppress(BackendUnavailable):
+        waiting = board.ask(home, partial(steps.waiting, home.context, uuid))
+        return "" if waiting is None else waiting.event
+    return ""
+
+
 def _chain(home: Connection | None, message: Mapping[str, Any]) -> ChainState | None:
     if home is None or Capability.FACTS not in home.capabilities:
         return None
@@ -276,3 +305,10 @@ def _batch(home: Connection | None, message: Mapping[str, Any]) -> BatchState | 
     kept = None if home is None or identity is None else home.batches()
     record = None if kept is None or identity is None else kept.read(identity)
     return None if record is None else BatchState.of(record)
+
+
+def _flow(home: Connection | None, message: Mapping[str, Any]) -> FlowState | None:
+    place = flow_feature.NodePlace.of(message)
+    kept = None if home is None or place is None else home.flows()
+    record = None if kept is None or place is None else kept.read(place.flow)
+    return None if record is None else FlowState.of(record)

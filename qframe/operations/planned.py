@@ -9,6 +9,7 @@ from heapq import merge
 from qframe import events
 from qframe.connection import Connection
 from qframe.exceptions import BackendUnavailable, ConfigurationError
+from qframe.features.once import is_once
 from qframe.manager import QueueManager
 from qframe.operations.schedules import ScheduleState, states
 from qframe.payload.scheduled import SCHEDULE, NamedRun
@@ -42,12 +43,12 @@ class PlannedSchedules:
         for connection in able(queues):
             try:
                 rows = self.rows.read(connection)
-                told = self.rows.told(connection) if queues.signer is not None else ()
+                summaries = self.rows.summaries(connection) if queues.signer is not None else ()
             except BackendUnavailable as error:
                 self.silent.append(error)
                 continue
             self.all += [(connection, each) for each in rows if each.title not in taken]
-            if refused := [each for each in told if each.refused and each.name not in taken]:
+            if refused := [each for each in summaries if each.refused and each.name not in taken]:
                 self.refused[connection] = refused
         self.all.sort(key=lambda each: each[1].title)
 
@@ -126,7 +127,7 @@ class PlannedSchedules:
                 run.plan.applied()
                 if not make.joint:
                     make.push_pending(run)
-                connection.tell(schedule.job, run.pushing, "")
+                connection.fire_dispatched(schedule.job, run.pushing, "")
                 moment = in_zone(now, schedule)
                 events.fire(
                     events.ScheduledJobDispatched, connection.name, schedule.title, moment,
@@ -139,6 +140,8 @@ class PlannedSchedules:
                 )
             if result.key != key:
                 holder = connection.context.holder(run.pushing, result)
+                if is_once(result.key):
+                    raise ConfigurationError(f"its job runs once, and {holder} was before")
                 raise ConfigurationError(f"its job is unique, and {holder} waits or runs")
         raise BackendUnavailable(f"the schedule {schedule.title!r} is changed again and again")
 

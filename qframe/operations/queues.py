@@ -12,8 +12,10 @@ from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.drivers.store import pause_key
+from qframe.features.group import lines
 from qframe.operations.activity import Activity
-from qframe.worker import view
+from qframe.payload.text import one_line
+from qframe.worker import queue_facts
 
 RATES_OVER = 5
 """The rates are measured over so many whole minutes."""
@@ -39,6 +41,38 @@ class QueueState(BaseModel):
     """When it is empty at these rates; None: never, or unknown."""
 
 
+class GroupState(BaseModel):
+    """One group of a queue that has jobs."""
+
+    connection: str
+    queue: str
+    group: str
+    in_line: int
+    """How many jobs wait for a place, and have no message yet."""
+    places: int
+    """How many have one: they are in the queue, run, or hold it until they are tried again."""
+
+
+def groups(connection: Connection, queue: str) -> list[GroupState]:
+    """Returns the groups of a queue that have jobs, the longest lines first.
+
+    Raises `BackendUnavailable`.
+    """
+    found = (each.line for each in lines(connection.context, queue))
+    states = [
+        GroupState(
+            connection=connection.name,
+            queue=queue,
+            group=one_line(each.name, 200),
+            in_line=each.waiting,
+            places=len(each.placed),
+        )
+        for each in found
+        if each.waiting or each.placed
+    ]
+    return sorted(states, key=lambda each: (-each.in_line, each.group))
+
+
 def states(connection: Connection, activity: Activity | None = None) -> list[QueueState]:
     """Returns the queues of a connection: its default one, those that hold jobs or are paused."""
     return [_counted(connection, each, activity) for each in named(connection)]
@@ -46,7 +80,7 @@ def states(connection: Connection, activity: Activity | None = None) -> list[Que
 
 def named(connection: Connection) -> list[QueueState]:
     """Returns the same queues without their sizes."""
-    paused = view.pauses(connection)
+    paused = queue_facts.pauses(connection)
     names = {connection.default_queue, *(name for name in paused if name)}
     if Capability.LIST in connection.capabilities:
         names.update(connection.queues())
@@ -63,7 +97,7 @@ def _counted(connection: Connection, state: QueueState, activity: Activity | Non
         sizes = asdict(connection.sizes(name))
     state = state.model_copy(update={**sizes})
     if sizes.get("ready"):
-        state.oldest_seconds = view.oldest(connection, name)
+        state.oldest_seconds = queue_facts.oldest(connection, name)
     if activity is not None:
         rates = activity.rates(name, RATES_OVER)
         state.out_per_minute = rates.ended

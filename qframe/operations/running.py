@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from qframe.contracts.backend import Capability, Place
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.failed.filters import Filter
 from qframe.operations.board import Board
@@ -77,8 +78,10 @@ def listed(board: Board, chosen: Filter, seconds: float) -> Running:
                 found.append(each)
         if trouble:
             notes[trouble] = notes.get(trouble, 0) + len(jobs) - len(messages)
-    told = (f"Not looked at: the data of {count:,} jobs, as {why}." for why, count in notes.items())
-    return Running(jobs=sorted(found, key=lambda each: -each.seconds), note=" ".join(told))
+    lines = (
+        f"Not looked at: the data of {count:,} jobs, as {why}." for why, count in notes.items()
+    )
+    return Running(jobs=sorted(found, key=lambda each: -each.seconds), note=" ".join(lines))
 
 
 def _shown(job: RunsOn, message: Mapping[str, Any]) -> FilteredMessage:

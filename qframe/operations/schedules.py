@@ -84,7 +84,7 @@ def coming(state: ScheduleState) -> str:
     return "paused" if state.paused else state.next_at or "over"
 
 
-def told(queues: QueueManager, connection: Connection) -> list[ScheduleSummary]:
+def summaries(queues: QueueManager, connection: Connection) -> list[ScheduleSummary]:
     """Returns the schedules of a connection in the store: its workers', and the rows."""
     if Capability.FACTS not in connection.capabilities:
         return []
@@ -97,7 +97,7 @@ def told(queues: QueueManager, connection: Connection) -> list[ScheduleSummary]:
     modules = sorted({each.module for each in found})
     releases = dict(zip(modules, store.get(*(keys.release(each) for each in modules)), strict=True))
     current = {each.name: each for each in found if releases[each.module] == each.fact}
-    for row in ScheduleRows(queues).told(connection):
+    for row in ScheduleRows(queues).summaries(connection):
         current.setdefault(row.name, row)
     return [current[name] for name in sorted(current)]
 
@@ -105,7 +105,7 @@ def told(queues: QueueManager, connection: Connection) -> list[ScheduleSummary]:
 def states(
     queues: QueueManager, connection: Connection, abouts: Iterable[ScheduleSummary] | None = None
 ) -> list[ScheduleState]:
-    chosen = list(told(queues, connection) if abouts is None else abouts)[:MOST]
+    chosen = list(summaries(queues, connection) if abouts is None else abouts)[:MOST]
     keys, store, now = keys_of(queues, connection), connection.store, time.time()
     names = [each.name for each in chosen]
     paused, *texts = store.get(keys.paused(), *(keys.progress(name) for name in names))
@@ -235,7 +235,7 @@ def ask(queues: QueueManager, connection: Connection, name: str) -> None:
 
 def find(queues: QueueManager, connection: Connection, name: str) -> ScheduleSummary:
     """Returns a schedule of a connection by name. Raises `ConfigurationError`."""
-    for each in told(queues, connection):
+    for each in summaries(queues, connection):
         if each.name == name:
             return each
     raise ConfigurationError(f"there is no schedule {one_line(name, 150)!r} on {connection.name}")
@@ -267,7 +267,7 @@ def change(queues: QueueManager, connection: Connection, name: str, **fields: An
 
 def _named(queues: QueueManager, connection: Connection, name: str) -> ScheduleSummary | None:
     checked_name(name)
-    return next((each for each in told(queues, connection) if each.name == name), None)
+    return next((each for each in summaries(queues, connection) if each.name == name), None)
 
 
 def remove(queues: QueueManager, connection: Connection, name: str) -> None:

@@ -8,7 +8,7 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Capability, Health
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
-from qframe.operations.schedules import MOST, calendar_of, told
+from qframe.operations.schedules import MOST, calendar_of, summaries
 from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule
 from qframe.schedules.rows import ScheduleRows
@@ -48,7 +48,7 @@ def of_connection(queues: QueueManager, connection: Connection, health: Health) 
             "for as long keeps its lease from being renewed, and runs twice"
         )
     if queues.signer is not None and Capability.FACTS in connection.capabilities:
-        refused = [each for each in ScheduleRows(queues).told(connection) if each.refused]
+        refused = [each for each in ScheduleRows(queues).summaries(connection) if each.refused]
         texts += [_REFUSED % (one_line(each.name, 150), each.refused) for each in refused[:MOST]]
     return [Unsafe(connection.name, text) for text in texts]
 
@@ -60,10 +60,10 @@ def of_schedule(schedule: Schedule) -> list[Unsafe]:
     return [Unsafe(schedule.title, text) for text in found]
 
 
-def of_told_schedules(queues: QueueManager, connection: Connection) -> list[Unsafe]:
+def of_known_schedules(queues: QueueManager, connection: Connection) -> list[Unsafe]:
     """Returns the same for schedules in the store, without importing their code."""
     found: list[Unsafe] = []
-    for each in told(queues, connection)[:MOST]:
+    for each in summaries(queues, connection)[:MOST]:
         if not each.module:
             continue  # a row: `qframe check` only sees the code
         try:

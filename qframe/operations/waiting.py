@@ -10,7 +10,8 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from qframe.connection import Connection
-from qframe.contracts.backend import Capability, Place
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.failed.filters import Filter
 from qframe.operations import jobs

@@ -47,7 +47,7 @@ STALE = 30.0
 TRIES = 5
 """How often a step that the receiver cannot accept is tried before it is set aside."""
 _LONGEST_ERROR = 500
-_SAID_AGAIN = (Push, Arrive, Close)
+_REPEATED = (Push, Arrive, Close)
 """Operations of steps in parts that are repeated when their result is unknown."""
 
 
@@ -170,7 +170,7 @@ class Handing:
             steps.append(Step(None, *(Set(mark, "", KEPT_REMOVED) for mark in removed)))
         results = self._backend.apply(*steps)
         for (row, operations), result in zip(read, results, strict=False):
-            self._hear(row, operations, result)
+            self._on_result(row, operations, result)
 
     def _operations(self, row: OutboxRow) -> Sequence[Operation]:
         """Read the step of a row, with delays counted from the dispatch.
@@ -193,14 +193,14 @@ class Handing:
         mark = _mark(row)
         return [Expect(mark, None), *operations, Set(mark, "", KEPT)]
 
-    def _hear(self, row: OutboxRow, operations: Sequence[Operation], result: Result) -> None:
+    def _on_result(self, row: OutboxRow, operations: Sequence[Operation], result: Result) -> None:
         if result.applied:
             self._totals.handed_on += 1
             self._count(operations)
         elif result.key == _mark(row):
             self._totals.handed_on += 1
             if not self._context.joint:
-                again = (each for each in operations if isinstance(each, _SAID_AGAIN))
+                again = (each for each in operations if isinstance(each, _REPEATED))
                 self._backend.apply(Step(None, *again))
         elif self._context.may_be_tried_again(result):
             self._apply([row])
@@ -228,8 +228,8 @@ class Handing:
             check(refused)
         context, pushing = self._context, self._pushing(operations)
         holder = context.holder(pushing, refused)
-        log.info("%s was dispatched in vain: %s has its lock", pushing.uuid, holder)
-        context.tell_pushed(pushing, holder)
+        log.info("%s was dispatched in vain: %s has its lock or key", pushing.uuid, holder)
+        context.fire_pushed(pushing, holder)
         plan = chain.planned(context, operations, pushing)
         left = plan._replace(links=plan.links[1:], jobs=plan.jobs[1:])
         if chain.push_first(context, left, lambda plan: self._apply_once(row, plan)):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qframe.contracts.backend import Backend, Capability, Health, Latch
+from qframe.contracts.backend import Backend, Capability, Health
+from qframe.contracts.facts import Latch
 from qframe.contracts.outbox import Outbox
 from qframe.contracts.step import APPLIED, Operation, Push, Reservation, Result, Step
 from qframe.drivers.memory.backend import MemoryBackend

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qframe import forks
@@ -34,6 +34,12 @@ def is_key(text: str) -> bool:
         return False
 
 
+def is_encrypted(message: Mapping[str, Any]) -> bool:
+    """Whether the arguments in a payload are encrypted."""
+    data = message.get("data")
+    return isinstance(data, dict) and KEY in data
+
+
 class Keyring:
     """The encryption keys of a process: the first one encrypts, all of them decrypt.
 
@@ -44,6 +50,11 @@ class Keyring:
     def __init__(self, keys: Sequence[str] = ()) -> None:
         self._keys = tuple(keys)
         self._fernet: MultiFernet | None = None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there is a key to encrypt with."""
+        return bool(self._keys)
 
     def prepare(self) -> None:
         """Load what the first encrypted job would wait for. Raises `ConfigurationError`."""

@@ -54,6 +54,10 @@ def create(  # noqa: C901 (another call would slow each dispatch)
     if job.unique_rule is not None:
         rule = job.unique_rule
         add(payload, {rule.key: rule.wire(job, name, payload["data"])})
+    if job.once_rule is not None:
+        add(payload, {"once": job.once_rule.wire(job, name, payload["data"])})
+    if job.group is not None:
+        add(payload, {"group": job.wire_group()})
     if job.track:
         track(payload, timing.kept_for(job.track))
     if job.keep_log:
@@ -225,7 +229,7 @@ def _refused(constant: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refused)
-_SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined] # typeshed has it not
+_SCAN: Callable[[str, int], tuple[Any, int]] = _DECODER.scan_once  # type: ignore[attr-defined] # typeshed does not list it
 _DEEPEST = 512
 """The deepest nesting of payloads: as deep as PHP reads JSON."""
 
@@ -338,7 +342,9 @@ def due(payload: Mapping[str, Any]) -> float | None:
     created, delay = payload.get("createdAt"), payload.get("delay")
     uuid, horizon = payload.get("uuid"), payload.get("pushedAt")
     try:
-        pushed = dispatched_at(uuid) if type(uuid) is str else None
+        pushed = None
+        if type(uuid) is str and uuid[14:15] == "7":  # as in `dispatched_at`, but no call
+            pushed = int(uuid[:8] + uuid[9:13], 16) / 1000
         if pushed is None and type(horizon) is str:
             pushed = float(horizon)
         if pushed is None or created is None or not -_SAME < pushed - created < 1 + _SAME:

@@ -35,16 +35,16 @@ class NamedRun:
     kept_until: float = 0.0
 
     def wire(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": self.name, "at": self.at, "number": self.number}
+        fields: dict[str, Any] = {"name": self.name, "at": self.at, "number": self.number}
         if self.scope:
-            told["scope"] = self.scope
+            fields["scope"] = self.scope
         if self.zone != "UTC":
-            told["zone"] = self.zone
+            fields["zone"] = self.zone
         if self.lock:
-            told["lock"] = self.lock
+            fields["lock"] = self.lock
         if self.claims:
-            told |= {"claims": True, "push": self.push}
-        return told
+            fields |= {"claims": True, "push": self.push}
+        return fields
 
     def scheduled_for(self) -> datetime:
         """Return the planned time in the zone of the schedule."""

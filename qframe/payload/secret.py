@@ -21,8 +21,11 @@ TRAVELS: dict[str, bool] = {}
 KEY = "secrets"
 """Payload key: the fields of `data` that must not be shown."""
 _MARK = "qframe_secret"
-_KEEPER = "qframe.features.batch_jobs.StartBatch"
-"""The job whose data has other payloads, each as the text `raw`."""
+_KEEPERS = {
+    "qframe.features.batch_jobs.StartBatch",
+    "qframe.features.flow_jobs.ExpandFlowMap",
+}
+"""The jobs whose data has other payloads, each as the text `raw`."""
 
 
 class Secret(Generic[T]):
@@ -107,6 +110,11 @@ def fields_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def is_within(schema: object) -> bool:
+    """Whether a value of this core schema is, or holds, a `Secret`."""
+    return any(map(_is_secret, parts_of(schema)))
+
+
 def _is_secret(part: Mapping[str, Any]) -> bool:
     """Whether it describes a `Secret`, or one of pydantic's own."""
     if (part.get("metadata") or {}).get(_MARK):
@@ -135,9 +143,9 @@ def revealed(value: Any, written: Any) -> Any:  # noqa: ANN401 (any value)
         if isinstance(value, Mapping) and len(value) == len(written):
             parts = value.values()
         pairs = zip(written.items(), parts, strict=False)
-        return {key: revealed(part, told) for (key, told), part in pairs}
+        return {key: revealed(part, shown) for (key, shown), part in pairs}
     if isinstance(written, list) and isinstance(value, Collection) and len(value) == len(written):
-        return [revealed(each, told) for told, each in zip(written, value, strict=False)]
+        return [revealed(each, shown) for shown, each in zip(written, value, strict=False)]
     return written
 
 
@@ -149,7 +157,7 @@ def redacted(payload: Mapping[str, Any]) -> dict[str, Any] | None:
     names, data = payload.get(KEY), payload.get("data")
     if not isinstance(data, dict):
         return None
-    if payload.get("job") == _KEEPER:
+    if payload.get("job") in _KEEPERS:
         shown = _redacted_within(data)
         return None if shown == data else {**payload, "data": shown}
     if not isinstance(names, list):

@@ -40,7 +40,7 @@ class Schedule(Cadences, OptionMethods):
         """The fact with its row, if it was added at run time."""
 
     def name(self, name: str) -> Self:
-        """Give it a unique name; default: one made of the job and its times."""
+        """Sets its unique name; by default it is made of the job and its times."""
         return self._set(name=checked_name(name))
 
     # -- internal ---------------------------------------------------------------------------------
@@ -169,11 +169,11 @@ class ScheduleBook:
             found[each.title] = each  # the same place again: its module was reloaded
         if any(each.options.hooks for each in found.values()):
             for kind in (events.JobProcessing, events.JobProcessed, events.JobFailed):
-                if self._hear not in kind.listeners:
-                    events.listen(kind)(self._hear)
+                if self._on_event not in kind.listeners:
+                    events.listen(kind)(self._on_event)
         return sorted(found.values(), key=lambda each: each.title)
 
-    def _hear(self, event: events.JobEvent) -> None:
+    def _on_event(self, event: events.JobEvent) -> None:
         """Call the hooks of the schedule that a job comes from."""
         if event.job.payload.get(SCHEDULE) is None:
             return

@@ -27,28 +27,28 @@ def read(text: str) -> Calendar:
 
     Laravel's methods with their arguments, separated by semicolons. Raises `ConfigurationError`.
     """
-    said = Written()
+    cadences = Written()
     for part in text.split(";"):
         words = part.split()
         if not words:
             continue
-        _say(said, words)
-    if not said.options.calendar.is_set:
+        _add_words(cadences, words)
+    if not cadences.options.calendar.is_set:
         raise ConfigurationError(f"{one_line(text, 80)!r} does not say when")
-    return said.options.calendar
+    return cadences.options.calendar
 
 
-def _say(said: Cadences, words: list[str]) -> None:
+def _add_words(cadences: Cadences, words: list[str]) -> None:
     name, *given = words
     name = name.lower().replace("-", "_")
     if name == "every" and len(given) == 1:
-        said.every(_interval(given[0]))
+        cadences.every(_interval(given[0]))
     elif name == "at" and len(given) == 1 and len(given[0]) > 8:  # noqa: PLR2004 (no time of day)
-        said.at(_moment(given[0]))
+        cadences.at(_moment(given[0]))
     elif name in _WORDS and name != "cron":
         arguments = [int(each) if each.isdecimal() else each for each in given]
         try:
-            getattr(said, name)(*arguments)
+            getattr(cadences, name)(*arguments)
         except TypeError:
             taken = " ".join(given) or "nothing"
             raise ConfigurationError(f"{name} does not take {one_line(taken, 60)}") from None
@@ -61,7 +61,7 @@ def _say(said: Cadences, words: list[str]) -> None:
             "one of Laravel's, such as daily_at 13:00, or a cron expression"
         )
     else:
-        said.cron(" ".join(words))
+        cadences.cron(" ".join(words))
 
 
 def _interval(text: str) -> timedelta:

@@ -29,7 +29,7 @@ class Releases:
         self._store = store
         self._keys = keys
         self._versions = dict(versions)
-        self._told_at: float | None = None
+        self._alive_written_at: float | None = None
         self.current: dict[str, str] = {}
         """The facts that runs expect, for modules whose version is current."""
 
@@ -50,11 +50,11 @@ class Releases:
             if kept is not None:
                 found[module] = kept
         self.current = found
-        if self._told_at is None or not 0 <= now - self._told_at < _TELL_EVERY:
-            self._tell()
-            self._told_at = now
+        if self._alive_written_at is None or not 0 <= now - self._alive_written_at < _TELL_EVERY:
+            self._write_alive()
+            self._alive_written_at = now
 
-    def _tell(self) -> None:
+    def _write_alive(self) -> None:
         """Record that a process with these versions lives."""
         alive = [
             Step(None, Set(self._keys.alive(module, self._versions[module]), "1", ALIVE))

@@ -24,7 +24,7 @@ from qframe.exceptions import (
     QframeError,
     UnknownJob,
 )
-from qframe.features.refused import RefusedText, tell_refused
+from qframe.features.refused import RefusedText, log_refused
 from qframe.jobs import project
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import foreign
@@ -268,18 +268,18 @@ class ScheduleRows:
             raise BackendUnavailable(f"the schedule {one_line(name)!r} was changed just now")
         return made
 
-    def told(self, connection: Connection) -> list[ScheduleSummary]:
+    def summaries(self, connection: Connection) -> list[ScheduleSummary]:
         """Describe the rows of a connection, without their jobs' code; also refused ones."""
         found = []
         prefix = keys_of(self._queues, connection).row()
         for key, text in connection.store.items(prefix):
             name = key.removeprefix(prefix)
-            about = self._told(connection, name, text)
+            about = self._summary(connection, name, text)
             if about is not None:
                 found.append(about)
         return found
 
-    def _told(self, connection: Connection, name: str, text: str) -> ScheduleSummary | None:
+    def _summary(self, connection: Connection, name: str, text: str) -> ScheduleSummary | None:
         zone, queue = self._queues.settings.schedule.timezone, connection.default_queue
         key, refused = keys_of(self._queues, connection).row(name), ""
         try:
@@ -320,7 +320,7 @@ class ScheduleRows:
         """Log an unsigned row and fire the event, once; it stays as it is."""
         if refused.text not in self._warned:
             self._warned.add(refused.text)
-            tell_refused(connection.name, refused)
+            log_refused(connection.name, refused)
 
 
 def _is_encrypted(data: object) -> bool:

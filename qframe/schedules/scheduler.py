@@ -11,6 +11,7 @@ from qframe.connection import Connection
 from qframe.contracts.step import Expect, Operation, Result, Unset
 from qframe.drivers.store import pause_key
 from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.features.once import is_once
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule, in_zone
@@ -114,7 +115,7 @@ class Scheduler:
         results = self.connection.backend.apply(*(each.plan for each in plans))
         for plan, result in zip(plans, results, strict=True):
             name = plan.schedule.title
-            if name not in refused and not self._hear(plan, result):
+            if name not in refused and not self._on_result(plan, result):
                 refused.add(name)  # its other runs depend on this one
 
     def _closed(self) -> tuple[bool, bool]:
@@ -143,7 +144,7 @@ class Scheduler:
                     self._take_track(schedule, result)
                     continue
                 if result.applied:
-                    self._hear(run, result)
+                    self._on_result(run, result)
                 self.table.plan_next(schedule)
             del self.table.asked[name]
 
@@ -199,7 +200,7 @@ class Scheduler:
 
     # -- results ----------------------------------------------------------------------------------
 
-    def _hear(self, run: RunPlan, result: Result) -> bool:
+    def _on_result(self, run: RunPlan, result: Result) -> bool:
         """Handle the result of a run. Returns whether the next one may follow."""
         schedule, name = run.schedule, run.schedule.title
         if result.applied:
@@ -207,8 +208,8 @@ class Scheduler:
             progress = run.after if self._make.joint else self._make.push_pending(run)
             self.table.progress[name] = progress
             self.dispatched += 1
-            self.connection.tell(schedule.job, run.pushing, "")
-            self._tell(events.ScheduledJobDispatched, schedule, run.at, run.pushing.uuid)
+            self.connection.fire_dispatched(schedule.job, run.pushing, "")
+            self._fire(events.ScheduledJobDispatched, schedule, run.at, run.pushing.uuid)
             return self._make.joint
         if result.key == self._keys.progress(name):
             self._take_track(schedule, result)
@@ -220,8 +221,10 @@ class Scheduler:
             self.look_again()
         else:
             holder = self.connection.context.holder(run.pushing, result)
-            self._pass(schedule, run.at, f"unique: {holder} waits or runs")
-            self.connection.tell(schedule.job, run.pushing, holder)
+            before = is_once(result.key)
+            why = f"once: {holder} was before" if before else f"unique: {holder} waits or runs"
+            self._pass(schedule, run.at, why)
+            self.connection.fire_dispatched(schedule.job, run.pushing, holder)
         return False
 
     def _take_track(self, schedule: Schedule, result: Result) -> None:
@@ -240,7 +243,7 @@ class Scheduler:
         (result,) = self.connection.backend.apply(step)
         if result.applied:
             self.table.progress[schedule.title] = after
-            self._tell(events.ScheduleSkipped, schedule, at, why)
+            self._fire(events.ScheduleSkipped, schedule, at, why)
         elif result.key == self._keys.progress(schedule.title):
             self._take_track(schedule, result)
         else:
@@ -259,7 +262,7 @@ class Scheduler:
         if result.applied:
             self.table.progress[name] = after
             log.warning("the schedule %s missed runs from %s", name, in_zone(first, schedule))
-            self._tell(events.ScheduleMissed, schedule, first, in_zone(until, schedule))
+            self._fire(events.ScheduleMissed, schedule, first, in_zone(until, schedule))
             return True
         if result.key == self._keys.progress(name):
             self._take_track(schedule, result)
@@ -272,10 +275,10 @@ class Scheduler:
     def _fail(self, schedule: Schedule, at: float, error: QframeError) -> None:
         """Report a job that cannot be dispatched, and pass its planned time."""
         log.error("the schedule %s cannot dispatch its job: %s", schedule.title, error)
-        self._tell(events.ScheduleFailed, schedule, at, error)
+        self._fire(events.ScheduleFailed, schedule, at, error)
         self._pass(schedule, at, tracebacks.brief(error, 160))
 
-    def _tell(self, kind: type[events.Event], schedule: Schedule, at: float, *more: object) -> None:
+    def _fire(self, kind: type[events.Event], schedule: Schedule, at: float, *more: object) -> None:
         if kind.listeners:
             moment = in_zone(at, schedule)
             events.fire(kind, self.connection.name, schedule.title, moment, *more)

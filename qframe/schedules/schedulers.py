@@ -196,16 +196,18 @@ class Schedulers:
         If the last schedule of a connection was removed, nothing else names that connection.
         """
         keys = keys_of(self._queues, connection)
-        told = {key.removeprefix(keys.beside()) for key, _ in connection.store.items(keys.beside())}
+        reported = {
+            key.removeprefix(keys.beside()) for key, _ in connection.store.items(keys.beside())
+        }
         with self._connecting:
             scheduled = {each.name for each, own in self._by_connection.items() if own}
             known = {each.name for each in self._by_connection}
-            for name in sorted(told - known & self._queues.settings.connections.keys()):
+            for name in sorted(reported - known & self._queues.settings.connections.keys()):
                 other = self._queues.connection(name)
                 if _ABLE in other.capabilities and not self._over.is_set():
                     self._by_connection[other] = []
                     self._begin(other)
-        for name in scheduled - told - {connection.name}:
+        for name in scheduled - reported - {connection.name}:
             connection.store.set(keys.beside(name), "1")
 
     def _run(self, connection: Connection, wake: threading.Event) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from qframe.connection import Connection
 from qframe.contracts.step import Expect, Set, Step
 from qframe.exceptions import InvalidPayload, InvalidSignature
-from qframe.features.refused import RefusedText, tell_refused
+from qframe.features.refused import RefusedText, log_refused
 from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule
 from qframe.schedules.releases import Releases
@@ -21,7 +21,7 @@ from qframe.schedules.state import ScheduleKeys, ScheduleProgress, ScheduleSumma
 
 TOGETHER = 500
 """The most facts or steps in one exchange."""
-_TOLD = 400 * 86400.0
+_SUMMARY_TTL = 400 * 86400.0
 ASKED = 60.0
 """Seconds that a requested run waits for a worker to make it."""
 PROMPT = 10.0
@@ -98,7 +98,7 @@ class Timetable:
             refusal = error if isinstance(error, InvalidSignature) else InvalidPayload(str(error))
             name = one_line(key.removeprefix(self._keys.requested()))
             what = f"a request to run the schedule {name}"
-            tell_refused(self._connection.name, RefusedText(key, text, what, refusal))
+            log_refused(self._connection.name, RefusedText(key, text, what, refusal))
             return False
         return True
 
@@ -121,21 +121,21 @@ class Timetable:
             self._watched.pop(name, None)
         for begin in range(0, len(new), TOGETHER):
             self.begin(new[begin : begin + TOGETHER], now)
-            self._tell(new[begin : begin + TOGETHER])
+            self._write_summaries(new[begin : begin + TOGETHER])
 
-    def _tell(self, schedules: Sequence[Schedule]) -> None:
+    def _write_summaries(self, schedules: Sequence[Schedule]) -> None:
         """Write changed descriptions of schedules in code, for programs without the code."""
-        told = {
+        summaries = {
             self._keys.summary(each.title): ScheduleSummary.of(
                 each, self._connection.default_queue, self._releases.current[each.module]
             ).text()
             for each in schedules
             if each.row is None
         }
-        held = self._connection.store.get(*told)
+        held = self._connection.store.get(*summaries)
         steps = [
-            Step(None, Set(key, text, _TOLD))
-            for (key, text), before in zip(told.items(), held, strict=True)
+            Step(None, Set(key, text, _SUMMARY_TTL))
+            for (key, text), before in zip(summaries.items(), held, strict=True)
             if text != before
         ]
         if steps:

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from qframe.testing.recording import Dispatched as Dispatched
     from qframe.testing.recording import DispatchedBatch as DispatchedBatch
     from qframe.testing.recording import DispatchedChain as DispatchedChain
+    from qframe.testing.recording import DispatchedFlow as DispatchedFlow
     from qframe.testing.running import Ran as Ran
     from qframe.testing.running import run as run
+    from qframe.testing.traveling import travel as travel
 else:  # or type checkers would accept any name as one of these
     _PLACES = {
         "Dispatched": "recording",
         "DispatchedBatch": "recording",
         "DispatchedChain": "recording",
+        "DispatchedFlow": "recording",
         "Drained": "draining",
         "Fake": "fakes",
         "Ran": "running",
@@ -40,6 +43,7 @@ else:  # or type checkers would accept any name as one of these
         "fake": "fakes",
         "fake_batch": "batches",
         "run": "running",
+        "travel": "traveling",
     }
     __all__ = list(_PLACES)
 

@@ -12,8 +12,10 @@ from qframe.contracts.status import State
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
+from qframe.jobs.chunk import Chunk
 from qframe.manager import QueueManager
-from qframe.worker import Worker, WorkerOptions
+from qframe.work import Worker
+from qframe.worker import WorkerOptions
 from qframe.worker.attempt import Attempt
 from qframe.worker.loop import Loop
 from qframe.worker.outcome import JobOutcome
@@ -114,6 +116,12 @@ class _DrainLoop(Loop):
         attempt = super()._run(job)
         self.drain.ran(attempt)
         return attempt
+
+    def _run_chunk(self, first: ReservedJob, chunk: Chunk) -> Sequence[Attempt]:
+        attempts = super()._run_chunk(first, chunk)
+        for attempt in attempts:
+            self.drain.ran(attempt)
+        return attempts
 
     def _may_work(self) -> bool:
         return True

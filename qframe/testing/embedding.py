@@ -9,6 +9,7 @@ from typing import Any
 
 from qframe import config, events, manager
 from qframe.config import PlaceSettings, Settings
+from qframe.hooks import of_process
 from qframe.jobs import project
 from qframe.manager import QueueManager
 
@@ -25,13 +26,14 @@ def embedded(folder: str | Path) -> Iterator[QueueManager]:
     `ConfigurationError`.
     """
     before = manager.current()
-    settings = config.load() if before is None else before.settings
-    if before is not None and before.opened():  # so its listeners are registered already
+    real = before or (None if manager.find is None else manager.find())
+    settings = config.load() if real is None else real.settings
+    if real is not None and real.opened():  # so its listeners are registered already
         settings = settings.model_copy(update={"listeners": {}})
     there = {name: settings.connection(name) for name in settings.connection_names()}
     moved = {name: _moved(values, Path(folder), name) for name, values in there.items()}
     with events.kept():
-        queues = QueueManager(_changed(settings, moved))
+        queues = QueueManager(_changed(settings, moved), of_process if real is None else real.hooks)
         manager.use(queues)
         try:
             yield queues

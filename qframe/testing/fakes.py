@@ -16,6 +16,7 @@ from qframe.testing.recording import (
     Dispatched,
     DispatchedBatch,
     DispatchedChain,
+    DispatchedFlow,
     Notes,
     RecordingConnection,
     name_in,
@@ -74,6 +75,8 @@ class Fake:
         """The chains that were dispatched, in order."""
         self.batches = self._notes.batches
         """The batches that were dispatched, in order, without those that are links of chains."""
+        self.flows = self._notes.flows
+        """The flows that were dispatched, in order."""
         self.memory = MemoryBackend()
         """Where locks, limits and batches are kept meanwhile; nobody works its queues."""
         self._connections: dict[Connection, RecordingConnection] = {}
@@ -142,7 +145,7 @@ class Fake:
         self._assert_found(wanted, 0, self._notes.jobs, f"expected {wanted} not to be dispatched")
 
     def assert_nothing_dispatched(self) -> None:
-        """Asserts that there was no dispatch at all: of no job, no chain and no batch."""
+        """Asserts that there was no dispatch at all: of no job, chain, batch or flow."""
         there = self._all()
         if there:
             raise AssertionError(f"expected nothing to be dispatched, but were:\n{there}")
@@ -196,11 +199,39 @@ class Fake:
 
         self._assert_found(WantedJobs(shown, is_it, where, queue, connection), times, self.batches)
 
+    def assert_flow(
+        self,
+        where: Callable[[DispatchedFlow], object] | None = None,
+        *,
+        name: str | None = None,
+        jobs: Sequence[ChainTarget | Sequence[ChainTarget]] | None = None,
+        times: int | None = None,
+        queue: str | None = None,
+        connection: str | None = None,
+    ) -> None:
+        """Asserts that such a flow was dispatched, or exactly `times`.
+
+        `jobs` are those of all its nodes, in order, each named as for `assert_dispatched`; a chain
+        is a list, a map is named by its class.
+        """
+        shown = "a flow" if name is None else f"the flow {name!r}"
+        nodes = None if jobs is None else checked_jobs(jobs)
+        if nodes is not None:
+            shown += f" of {shown_targets(nodes, ', ')}"
+
+        def is_it(flow: DispatchedFlow) -> bool:
+            return name in {None, flow.name} and (nodes is None or fit_all(flow.jobs, nodes))
+
+        self._assert_found(WantedJobs(shown, is_it, where, queue, connection), times, self.flows)
+
     def _assert_found(
         self,
         wanted: WantedJobs,
         times: int | None,
-        there: Sequence[Dispatched] | Sequence[DispatchedChain] | Sequence[DispatchedBatch],
+        there: Sequence[Dispatched]
+        | Sequence[DispatchedChain]
+        | Sequence[DispatchedBatch]
+        | Sequence[DispatchedFlow],
         expected: str = "",
     ) -> None:
         if times is not None and (type(times) is not int or times < 0):
@@ -216,7 +247,8 @@ class Fake:
         was = f"but it was {_times(count) if count else 'not'}"
         if there is not self._notes.jobs:
             every = own or self._all()
-            which = f"the {'chains' if there is self.chains else 'batches'} " if own else ""
+            kinds = {id(self.chains): "chains", id(self.batches): "batches"}
+            which = f"the {kinds.get(id(there), 'flows')} " if own else ""
             rest = f"; {which}dispatched were:\n{every}" if every else ": nothing was dispatched"
             raise AssertionError(f"{expected}, {was}{rest}")
         every = "\n".join(filter(None, [own, self._grouped()]))
@@ -232,6 +264,7 @@ class Fake:
     def _grouped(self) -> str:
         lines = [f"a chain: {line_of(each)}" for each in self.chains.copy()]
         lines += [f"a batch: {line_of(each)}" for each in self.batches.copy()]
+        lines += [f"a flow: {line_of(each)}" for each in self.flows.copy()]
         return listed(repeat(False), lines)
 
     # -- for qframe itself ----------------------------------------------------------------------

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qframe.contracts.job import Job
     from qframe.features.base import Pushing
     from qframe.features.batch import BatchPlan, MakeMember
+    from qframe.features.flows import FlowPlan, NodePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,25 @@ class DispatchedBatch:
         return len(self.jobs)
 
 
+@dataclass(frozen=True, slots=True)
+class DispatchedFlow:
+    """One flow that was dispatched and not pushed."""
+
+    id: str
+    name: str
+    jobs: list[MemberJob | DispatchedBatch]
+    """The jobs of its nodes, in order; a chain is a list, a map the job without its item. Where a
+    job gets a result, its field is a reference to that.
+    """
+    after: list[list[int]]
+    """What each node follows: numbers of nodes, from 0."""
+    on_failure: list[str]
+    """What the failure of each node does: "block", "continue" or "cancel"."""
+    catch: list[Dispatchable | None]
+    connection: str
+    queue: str
+
+
 class Notes:
     """What was dispatched, in order."""
 
@@ -105,6 +125,7 @@ class Notes:
         self.jobs: list[Dispatched] = []
         self.chains: list[DispatchedChain] = []
         self.batches: list[DispatchedBatch] = []
+        self.flows: list[DispatchedFlow] = []
         self.added: list[MemberJob] = []
         """Members that were added to a batch."""
         self.appended: list[LinkJob] = []
@@ -137,11 +158,11 @@ class RecordingConnection(Connection):
         self._notes = notes
         self._apart = apart
 
-    def tell(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
+    def fire_dispatched(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
         """Records a pushed job, and fires the events."""
         if not holder:
             self._note(job, pushing.uuid, pushing.queue, pushing.delay, pushing.message)
-        super().tell(job, pushing, holder)
+        super().fire_dispatched(job, pushing, holder)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         """Records a payload, with its job if that can be made here."""
@@ -182,7 +203,7 @@ class RecordingConnection(Connection):
     def start_batch(self, plan: BatchPlan) -> None:
         """Records a batch; all its members wait."""
         made: list[ChainPlan] = []
-        super().start_batch(plan._replace(members=[_heard(each, made) for each in plan.members]))
+        super().start_batch(plan._replace(members=[_recorded(each, made) for each in plan.members]))
         queue, follow = plan.options["queue"], plan.options["follow"]
         self._notes.batches.append(
             self._batch(plan.id, plan.name, made, queue, follow, plan.allows_failures)
@@ -193,13 +214,13 @@ class RecordingConnection(Connection):
     ) -> None:
         """Records members that are added to a batch."""
         made: list[ChainPlan] = []
-        heard = [_heard(each, made) for each in makers]
+        recorded = [_recorded(each, made) for each in makers]
         if self._apart is None:
-            super().extend_batch(identity, heard, running, word)
+            super().extend_batch(identity, recorded, running, word)
         elif isinstance(self._apart.backend, MemoryBackend):
-            BatchStore(self._apart).add(identity, heard)
+            BatchStore(self._apart).add(identity, recorded)
         else:
-            for number, make in enumerate(heard):
+            for number, make in enumerate(recorded):
                 make(number)
         jobs = [*map(self._member, made)]
         self._notes.added += jobs
@@ -226,6 +247,37 @@ class RecordingConnection(Connection):
         )
         jobs = [*map(self._member, members)]
         return DispatchedBatch(identity, name, jobs, self.name, queue, allows, *follows)
+
+    # -- flows ------------------------------------------------------------------------------------
+
+    def start_flow(self, plan: FlowPlan) -> None:
+        """Records a flow, and the jobs of its first nodes as dispatched."""
+        super().start_flow(plan)
+        for node in plan.nodes:
+            link, job = node.jobs.links[0], node.jobs.jobs[0]
+            is_own = node.mapped is not None or isinstance(job, batch_jobs.StartBatch)
+            if not node.edges.after and not is_own:
+                self._note(job, link.uuid, link.queue, link.delay, envelope.parse(link.raw))
+        self._notes.flows.append(
+            DispatchedFlow(
+                id=plan.id,
+                name=plan.name,
+                jobs=[self._node(each) for each in plan.nodes],
+                after=[[*each.edges.after] for each in plan.nodes],
+                on_failure=[each.edges.on_failure for each in plan.nodes],
+                catch=[*map(self._job, plan.catch)],
+                connection=self.name,
+                queue=plan.queue,
+            )
+        )
+
+    def _node(self, node: NodePlan) -> MemberJob | DispatchedBatch:
+        if node.mapped is not None:
+            mapped: Dispatchable = node.mapped
+            return mapped
+        links = self._links(node.jobs)
+        is_chain = len(links) > 1 or (node.jobs.id and not isinstance(links[0], DispatchedBatch))
+        return links if is_chain else links[0]
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -272,7 +324,7 @@ class RecordingConnection(Connection):
             return None
 
 
-def _heard(make: MakeMember, made: list[ChainPlan]) -> MakeMember:
+def _recorded(make: MakeMember, made: list[ChainPlan]) -> MakeMember:
     """Returns a function that makes a member of a batch and records it."""
 
     def makes(number: int) -> ChainPlan:

@@ -1,28 +1,34 @@
-"""run: runs one job here with a worker's code, without a backend."""
+"""run: runs one job here with a worker's code, in memory."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
+
+from pydantic_core import from_json, to_json
 
 from qframe import manager
 from qframe.contracts.history import History
 from qframe.contracts.status import State
 from qframe.contracts.step import Push, Reservation, Step
+from qframe.dispatch import calls
 from qframe.dispatch.batch import Batch, Caught
+from qframe.dispatch.event import encoded, send_on
 from qframe.dispatch.queueable import Queueable
 from qframe.drivers import process
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import InvalidJob
 from qframe.features.base import End, Plan
 from qframe.features.batch import KEY as BATCH
-from qframe.features.chain import CAUSE
+from qframe.features.chain import CAUSE, PREVIOUS
 from qframe.features.context import Context
 from qframe.features.reserved import ReservedJob
+from qframe.features.steps import JobSteps, check_name
 from qframe.jobs import execution
-from qframe.payload import envelope, tracebacks
+from qframe.payload import envelope, timing, tracebacks
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import one_line
 from qframe.testing import fakes
@@ -37,11 +43,12 @@ from qframe.worker.signals import Signals
 if TYPE_CHECKING:
     from qframe.payload.timing import When
 
+_PASSED = 60.0
 __tracebackhide__ = True
 """pytest shows a failed assertion in the test, not in here."""
 
 
-def run(
+def run(  # noqa: PLR0913 (one for each thing that a job finds)
     job: Queueable,
     *,
     attempts: int = 1,
@@ -49,6 +56,9 @@ def run(
     with_middleware: bool = True,
     batch: Batch | None = None,
     caught: Caught | None = None,
+    previous: object = None,
+    steps: Mapping[str, object] | None = None,
+    events: Mapping[str, object] | None = None,
 ) -> Ran:
     """Runs one job here, once, and returns the result; nothing it does reaches a backend.
 
@@ -63,7 +73,11 @@ def run(
 
     The job counts as a link of a chain, and what it puts into that is recorded. `self.batch()`
     returns `batch`, such as `fake_batch(total=10)`: what the job adds to it is recorded, too, and
-    no member is counted. `caught` is what a handler given to `catch` receives.
+    no member is counted. `caught` is what a handler given to `catch` receives, `previous` what the
+    link before it in its chain returned.
+
+    `steps` are values of durable steps that earlier attempts have kept, `events` those sent before.
+    A job that sleeps or waits for an event ends there: `resume` of the result goes on.
     """
     if not isinstance(job, Queueable):
         raise InvalidJob(f"run takes a job, not {one_line(repr(job), 80)}")
@@ -83,21 +97,62 @@ def run(
         message[BATCH] = {"id": batch.id}  # no number: nothing is counted
     if caught is not None:
         message[CAUSE] = {"uuid": caught.id, "name": caught.name, "error": caught.error}
+    if previous is not None:
+        message[PREVIOUS] = {"result": from_json(to_json(previous))}
     queue = job.queue or connection.default_queue
-    reserved = _reserved(connection, Envelope(message), queue, attempts, releases)
-    with Signals(heard=False) as signals:
-        registry = manager.default().registry
-        runner = Runner(connection, registry, WorkerOptions(), signals)
-        attempt = Attempt(runner, reserved, type(job))
-        attempt.is_forced, attempt.is_bare = True, not with_middleware
-        with execution.run_in_caller():
-            runner.run(reserved, attempt)
-        runner.settler.flush()
-        runner.close()
-    ran = Ran(attempt, reserved, notes)
-    if isinstance(ran.error, KeyboardInterrupt):
-        raise ran.error
-    return ran
+    made = Envelope(message)
+    reserved = _reserved(connection, made, queue, attempts, releases)
+    for name, value in (steps or {}).items():
+        reserved.steps.preset(name, to_json(value).decode())
+    running = _JobUnderTest(connection, notes, type(job), queue, made.uuid, with_middleware)
+    for name, value in (events or {}).items():
+        running.send_event(name, value)
+    return running.run(reserved)
+
+
+class _JobUnderTest:
+    """A job that is run here, attempt by attempt."""
+
+    def __init__(
+        self,
+        connection: RecordingConnection,
+        notes: Notes,
+        job_class: type[Queueable],
+        queue: str,
+        uuid: str,
+        with_middleware: bool,
+    ) -> None:
+        self._connection = connection
+        self._notes = notes
+        self._class = job_class
+        self._queue = queue
+        self._uuid = uuid
+        self._with_middleware = with_middleware
+
+    def send_event(self, name: str, value: object) -> None:
+        calls.run(send_on(self._connection, self._uuid, check_name(name), encoded(name, value)))
+
+    def resume(self, after: float) -> Ran:
+        self._connection.backend.timing.skew += after
+        found, _ = self._connection.backend.reserve([self._queue])
+        if not found:
+            raise AssertionError(f"the job does not go on after {after:g} s")
+        return self.run(_Reserved(self._connection.context, found[0]))
+
+    def run(self, reserved: _Reserved) -> Ran:
+        with Signals(handled=False) as signals:
+            registry = manager.default().registry
+            runner = Runner(self._connection, registry, WorkerOptions(), signals)
+            attempt = Attempt(runner, reserved, self._class)
+            attempt.is_forced, attempt.is_bare = True, not self._with_middleware
+            with execution.run_in_caller():
+                runner.run(reserved, attempt)
+            runner.settler.flush()
+            runner.close()
+        ran = Ran(attempt, reserved, self._notes, self)
+        if isinstance(ran.error, KeyboardInterrupt):
+            raise ran.error
+        return ran
 
 
 class Ran:
@@ -106,15 +161,23 @@ class Ran:
     An assertion that does not hold raises `AssertionError`, caused by what the job raised.
     """
 
-    def __init__(self, attempt: Attempt, reserved: _Reserved, notes: Notes) -> None:
+    def __init__(
+        self, attempt: Attempt, reserved: _Reserved, notes: Notes, running: _JobUnderTest
+    ) -> None:
         end = reserved.end or End(State.COMPLETE)
+        self._running = running
+        self._steps = reserved.kept
         self.job = attempt.instance
         """The job that ran."""
         self.outcome = attempt.outcome.value
-        """`done`, `skipped`, `released`, `retried` or `failed`."""
+        """`done`, `skipped`, `released`, `retried`, `failed`; `given back`: it sleeps or waits."""
+        self.sleeps = end.delay if end.suspended else None
+        """Seconds until a job goes on that sleeps, or waits for an event at the longest."""
+        self.waits_for = end.event
+        """The name of the event that it waits for; ""."""
         self.result = attempt.report.result
         """What `handle` returned."""
-        self.error = reserved.failed_with or attempt.report.error
+        self.error = None if end.suspended else reserved.failed_with or attempt.report.error
         """What the job raised, or failed itself with."""
         self.progress = reserved.said
         """The arguments of `self.progress(...)`, in order: how far, and the words."""
@@ -183,6 +246,39 @@ class Ran:
             fits = fits and re.search(match, str(self.error)) is not None
         self._check(self.outcome == JobOutcome.FAILED and fits, expected)
 
+    def step(self, name: str) -> StepRan:
+        """Returns a durable step of the job, to make assertions on it."""
+        return StepRan(self, name, self._steps.get(name))
+
+    def assert_sleeps(self, delay: When | None = None) -> None:
+        """Asserts that the job sleeps; for `delay` (to the minute) if given."""
+        fits = self.sleeps is not None and not self.waits_for
+        if fits and delay is not None:  # less what has passed since
+            fits = 0 <= timing.seconds_until(delay) - (self.sleeps or 0.0) < _PASSED
+        self._check(fits, "to sleep" if delay is None else f"to sleep, {_after(delay)}")
+
+    def assert_waits_for(self, event: str) -> None:
+        """Asserts that the job waits for an event of this name."""
+        self._check(self.waits_for == event, f"to wait for the event {event!r}")
+
+    def resume(
+        self, after: float | timedelta | None = None, events: Mapping[str, object] | None = None
+    ) -> Ran:
+        """Runs the next attempt of a job that sleeps or waits, and returns its result.
+
+        `events` are sent before. `after` (seconds, or a timedelta) moves the time of this run;
+        default: not at all if an event that it waits for is among them, else until it goes on.
+        Raises `AssertionError` if it does not go on by then.
+        """
+        if self.sleeps is None:
+            raise AssertionError(f"{self._shown()} neither sleeps nor waits: {self._became()}")
+        for name, value in (events or {}).items():
+            self._running.send_event(name, value)
+        if after is None:
+            after = 0.0 if self.waits_for in (events or {}) else self.sleeps
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        return self._running.resume(seconds)
+
     def assert_appended(self, target: Target) -> None:
         """Asserts that the job put such a job at the end of its chain."""
         self._check_among(self.appended, target, "to append", "to its chain", "it appended")
@@ -229,10 +325,43 @@ class Ran:
             "retried": f"it raised {error} and is tried again {after}",
             "failed": f"it failed with {error}",
         }
+        if self.sleeps is not None:
+            return (
+                f"it waits for the event {self.waits_for!r}"
+                if self.waits_for
+                else (f"it sleeps for {self.sleeps:.0f} s")
+            )
         return words.get(self.outcome, f"it was {self.outcome}")
 
     def __repr__(self) -> str:
         return f"<ran {self._shown()}: {self._became()}>"
+
+
+class StepRan:
+    """One durable step of a job that was run; `value` is what it has kept, as JSON has it."""
+
+    def __init__(self, ran: Ran, name: str, kept: tuple[str, bytes] | None) -> None:
+        self._ran = ran
+        self._name = name
+        self.is_kept = kept is not None
+        self.value = None if kept is None else from_json(kept[1])
+
+    def returned(self, value: object) -> None:
+        """Asserts that the step has kept this value, in this attempt or before."""
+        wanted = from_json(to_json(value))
+        self._ran._expect(  # noqa: SLF001 (its own)
+            self.is_kept and self.value == wanted,
+            f"to have kept {wanted!r} of the step {self._name!r}",
+            f"it has kept {self.value!r}" if self.is_kept else "it has kept nothing of it",
+        )
+
+    def not_done(self) -> None:
+        """Asserts that nothing is kept of the step."""
+        self._ran._expect(  # noqa: SLF001 (its own)
+            not self.is_kept,
+            f"not to have done the step {self._name!r}",
+            f"it has kept {self.value!r}",
+        )
 
 
 def _after(delay: When) -> str:
@@ -246,10 +375,18 @@ class _Reserved(ReservedJob):
 
     end: End | None = None
     deleted_itself = False
+    kept: Mapping[str, tuple[str, bytes]] = {}
+    """What is kept of its durable steps as it ends."""
 
     def __init__(self, context: Context, reservation: Reservation) -> None:
         super().__init__(context, reservation)
         self.said: list[tuple[float, str]] = []
+
+    @property
+    def steps(self) -> JobSteps:
+        steps = self._durable_steps()
+        assert isinstance(steps, JobSteps)  # noqa: S101 (a feature's)
+        return steps
 
     def progress(self, done: float, text: str = "") -> None:
         self.said.append((done, text))
@@ -261,6 +398,8 @@ class _Reserved(ReservedJob):
     def plan(self, end: End) -> Plan:
         """Records how it ends."""
         self.end = end
+        if self._has_steps:
+            self.kept = self.steps.kept()
         return super().plan(end)
 
 

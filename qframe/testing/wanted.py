@@ -20,6 +20,7 @@ from qframe.testing.recording import (
     Dispatched,
     DispatchedBatch,
     DispatchedChain,
+    DispatchedFlow,
     LinkJob,
     MemberJob,
 )
@@ -141,14 +142,17 @@ class WantedJobs:
         """Returns what looks for jobs of a kind, or of any."""
         return cls(str(kind), lambda it: kind is None or kind.fits(it.job, it.name), **which)
 
-    def fits(self, each: Dispatched | DispatchedChain | DispatchedBatch) -> bool:
+    def fits(self, each: Dispatched | DispatchedChain | DispatchedBatch | DispatchedFlow) -> bool:
         """Whether a dispatch meets all conditions."""
         shown = each.job if isinstance(each, Dispatched) else each
         return (
             self.is_it(each)
             and self.queue in {None, each.queue}
             and self.connection in {None, each.connection}
-            and (isinstance(each, DispatchedBatch) or is_delay(self.delay, each.delay, each.at))
+            and (
+                isinstance(each, DispatchedBatch | DispatchedFlow)
+                or is_delay(self.delay, each.delay, each.at)
+            )
             and (self.where is None or (shown is not None and bool(self.where(shown))))
         )
 
@@ -195,9 +199,9 @@ def listed(fits: Iterable[bool], lines: Iterable[str]) -> str:
     return "\n".join(shown)
 
 
-def line_of(each: Dispatched | DispatchedChain | DispatchedBatch) -> str:
+def line_of(each: Dispatched | DispatchedChain | DispatchedBatch | DispatchedFlow) -> str:
     """Returns a line about a dispatch."""
-    if isinstance(each, DispatchedBatch):
+    if isinstance(each, DispatchedBatch | DispatchedFlow):
         where = f"{each.connection}:{each.queue}" if each.queue else each.connection
         return f"{_shown_batch(each)} on {where}"
     begins = ""
@@ -217,7 +221,7 @@ def _shown_links(jobs: Iterable[LinkJob]) -> str:
     return one_line(" -> ".join(map(shown_member, jobs)), _LONGEST)
 
 
-def _shown_batch(batch: DispatchedBatch) -> str:
+def _shown_batch(batch: DispatchedBatch | DispatchedFlow) -> str:
     name = f"{batch.name!r} of " if batch.name else ""
     few = [shown_member(each) for each in batch.jobs[:_FEW]]
     if len(batch.jobs) > _FEW:

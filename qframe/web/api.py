@@ -22,6 +22,7 @@ from qframe.operations.deploys import DeployState
 from qframe.operations.failed_board import Failed
 from qframe.operations.failures import FailedState
 from qframe.operations.findings import AlertState, Overview
+from qframe.operations.flows import FlowNodes, FlowState
 from qframe.operations.jobs import Jobs
 from qframe.operations.one_job import OneJob
 from qframe.operations.queues import QueueState
@@ -166,6 +167,12 @@ class Batches(BaseModel):
     batches: list[BatchState]
 
 
+class Flows(BaseModel):
+    """The latest flows."""
+
+    flows: list[FlowState]
+
+
 class Schedules(BaseModel):
     """The schedules, the next one first."""
 
@@ -282,6 +289,13 @@ def _batch(board: Board, asked: Named) -> BatchState:
     return BatchState.of(found.record)
 
 
+def _flow(board: Board, asked: Named) -> FlowNodes:
+    found = board.find_flow(asked.id)
+    if found is None:
+        raise NotThere(f"no flow {one_line(asked.id, 80)}")
+    return FlowNodes.of(found)
+
+
 def _bulk(board: Board, asked: Named) -> BulkState:
     bulk = board.bulks.find(asked.id)
     if bulk is None:
@@ -354,6 +368,15 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
         "The latest batches",
     ),
     "/v1/batches/{id}": Endpoint(Named, BatchState, _batch, "One batch"),
+    "/v1/flows": Endpoint(
+        Chosen,
+        Flows,
+        lambda board, asked: Flows(
+            flows=lists.FLOWS.chosen(map(FlowState.of, board.flows()), asked.filter)
+        ),
+        "The latest flows",
+    ),
+    "/v1/flows/{id}": Endpoint(Named, FlowNodes, _flow, "One flow, with its nodes"),
     "/v1/schedules": Endpoint(
         Chosen,
         Schedules,

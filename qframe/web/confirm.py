@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from qframe.contracts.backend import Place
+from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.operations import failures, jobs, waiting
 from qframe.operations.actions import ACTIONS, Wanted, chosen_by, running_of, waiting_of

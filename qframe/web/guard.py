@@ -64,24 +64,24 @@ class Guard:
     async def _refusal(self, request: Request, scope: Scope, nonce: str) -> Response | None:
         """Returns why a request is refused; None lets it through, with its grant."""
         if self._local and not is_loopback(_name(request.headers.get("host", ""))):
-            return _said("this page is for localhost; set a password to open it to others", 421)
+            return _answer("this page is for localhost; set a password to open it to others", 421)
         if _path(scope) in _OPEN and request.method in _SAFE:
             return None
         try:
             grant = await asked(self._authorize, request)
         except LockedOut as error:
-            return _said(str(error), 429, {"Retry-After": f"{error.seconds:.0f}"})
+            return _answer(str(error), 429, {"Retry-After": f"{error.seconds:.0f}"})
         except ConfigurationError as error:
             log.error("%s", error)  # noqa: TRY400 (the message names the mistake)
             grant = NOBODY
         if not grant.reads:
             return (
-                _said("a password or token is required", 401, _ASK)
+                _answer("a password or token is required", 401, _ASK)
                 if self._challenge
-                else _said("forbidden", 403)
+                else _answer("forbidden", 403)
             )
         if "\0" in scope["path"]:
-            return _said("there is no such page", 404)
+            return _answer("there is no such page", 404)
         return self._admitted(request, scope, grant, nonce)
 
     def _admitted(
@@ -89,7 +89,7 @@ class Guard:
     ) -> Response | None:
         """Refuses what another site makes a browser send; else notes the visitor in the scope."""
         if request.method not in _SAFE and not _is_from_here(request):
-            return _said("this request did not come from the dashboard", 403)
+            return _answer("this request did not come from the dashboard", 403)
         scope["state"] = {**scope.get("state", {}), "grant": grant, "nonce": nonce}
         return None
 
@@ -163,5 +163,5 @@ def _headers(nonce: str) -> dict[str, str]:
     }
 
 
-def _said(text: str, code: int, headers: dict[str, str] | None = None) -> Response:
+def _answer(text: str, code: int, headers: dict[str, str] | None = None) -> Response:
     return PlainTextResponse(text + "\n", code, headers)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from qframe.contracts.backend import Place
+from qframe.contracts.browsing import Place
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
 from qframe.operations import finished, one_job, running, waiting
@@ -126,22 +126,22 @@ def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
 
 def not_found(board: Board, uuid: str, *, is_sure: bool) -> str:
     """Returns the message that a job does not exist, or where it may be."""
-    told = f"no job {one_line(uuid, 80)} waits, runs, has failed or is tracked"
+    shown = f"no job {one_line(uuid, 80)} waits, runs, has failed or is tracked"
     if silent := sorted(board.silent):
-        return f"{told}; but {', '.join(silent)} did not answer, and it may be there"
+        return f"{shown}; but {', '.join(silent)} did not answer, and it may be there"
     if not is_sure:
-        told += "; but more jobs wait than could be looked at, and its uuid does not tell where"
-    return f"{told}; it may be done"
+        shown += "; but more jobs wait than could be looked at, and its uuid does not tell where"
+    return f"{shown}; it may be done"
 
 
 def _facts(status: dict[str, Any]) -> dict[str, str]:
     """Returns the fields of a status as texts, without those the page shows otherwise."""
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     for key, value in status.items():
         if value in (None, "", [], 0) or key in {"progress", "message", "log"}:
             continue
         if key.endswith("_at"):
-            told[key.removesuffix("_at")] = f"{value} UTC"
+            shown[key.removesuffix("_at")] = f"{value} UTC"
         else:
-            told[key] = one_line(str(value), 1000)
-    return told
+            shown[key] = one_line(str(value), 1000)
+    return shown

@@ -17,6 +17,7 @@ from qframe.operations import failures, findings, lists
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.failures import FailedState, Listing
+from qframe.operations.flows import FlowNodes, FlowState, drawing
 from qframe.operations.queues import QueueState
 from qframe.operations.schedules import MOST
 from qframe.payload.text import one_line
@@ -151,6 +152,21 @@ def _batch(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     return {"batch": BatchState.of(found.record), "failed": [each for each in failed if each]}
 
 
+def _flows(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
+    text = view.query.get("filter")
+    known = [FlowState.of(each) for each in view.board.flows(_MOST_BATCHES if text else 200)]
+    return _listed(view, lists.FLOWS, known, "flows")
+
+
+def _flow(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
+    found = view.board.find_flow(params["id"])
+    if found is None:
+        raise NotThere(f"no flow {one_line(params['id'], 80)}")
+    shown = FlowNodes.of(found)
+    drawn = drawing(shown.nodes) if shown.flow.total == len(shown.nodes) else None
+    return {"flow": shown.flow, "nodes": shown.nodes, "drawing": drawn}
+
+
 def _schedules(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     connections = [each.name for each in view.board.connections()]
     known = view.board.schedules()
@@ -190,6 +206,8 @@ PAGES: dict[str, WebPage] = {
     "/workers": WebPage("workers.html", _workers),
     "/batches": WebPage("batches.html", _batches),
     "/batches/{id}": WebPage("batch.html", _batch),
+    "/flows": WebPage("flows.html", _flows),
+    "/flows/{id}": WebPage("flow.html", _flow),
     "/schedules": WebPage("schedules.html", _schedules),
     "/classes": WebPage("classes.html", _classes),
     "/bulk/{id}": WebPage("bulk.html", _bulk),

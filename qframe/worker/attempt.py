@@ -15,6 +15,7 @@ from gc import collect
 from typing import Any
 
 from qframe import events
+from qframe.contracts.status import State
 from qframe.exceptions import (
     BackendUnavailable,
     CannotDecrypt,
@@ -27,7 +28,8 @@ from qframe.exceptions import (
     UnknownJob,
 )
 from qframe.features.base import End
-from qframe.features.reserved import PATIENCE, ReservedJob
+from qframe.features.completion import PATIENCE
+from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.tracing import active
 from qframe.payload import envelope
@@ -45,6 +47,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _MOMENT = 1.0
 _GLANCE = 0.02
 """Seconds given to a pool to note how a worker ended, and between two looks."""
+_SETTLE_DONE = needs.Settle(outcomes.DONE.end)
 
 
 class Attempt:
@@ -99,14 +102,14 @@ class Attempt:
             verdict = self._refused()
         if verdict is not None:
             return (yield from self._brought_about(verdict))
-        if not (yield needs.BEGIN):
+        if (job.features and self._waits()) or not (yield needs.BEGIN):
             # It was only held, and so not counted: another worker has it now, or will.
             if job.is_lost:
                 log.debug("%s %s was held too long: another worker has it", job.name, job.uuid)
             return JobOutcome.LOST
         shared.running[job] = self
         try:
-            self._tell_processing()
+            self._note_start()
             report = yield needs.RUN
             self.has_ended()
             if job.state and job.is_completing:
@@ -146,6 +149,17 @@ class Attempt:
             return outcomes.skipped(reason)
         return None if self.job_class is None else outcomes.refuse(JobFacts.of(job), self.limits)
 
+    def _waits(self) -> bool:
+        """Gives back, uncounted, a job that must not run yet; returns whether it did."""
+        job = self.job
+        waits = None if self.is_forced else job.wait_reason()
+        if waits is None:
+            return False
+        log.debug("%s %s waits: %s", job.name, job.uuid, waits.why)
+        with suppress(SettleError):
+            self.shared.settler.put_back(job, End(State.WAITING, waits.delay, waits.why))
+        return True
+
     def limits_of(self, declared: type[JobDefinition] | None) -> Limits:
         """Returns the limits of the job if this is its class."""
         return Limits(declared, self.payload, self.shared.options)
@@ -164,10 +178,11 @@ class Attempt:
 
     # -- while it runs ----------------------------------------------------------------------------
 
-    def _tell_processing(self) -> None:
+    def _note_start(self) -> None:
         """Counts the start; for the first attempt, also how long the job has waited."""
         shared, job = self.shared, self.job
-        due = envelope.due(self.payload) if job.reservation.attempts == 1 else None
+        is_first = job.reservation.attempts == 1 and not (job.features and job.history.steps)
+        due = envelope.due(self.payload) if is_first else None
         shared.recorder.started(self.name, job.queue, due)
         if shared.by_tag is not None:
             shared.by_tag.started(self.payload, job.queue, due)
@@ -178,7 +193,7 @@ class Attempt:
         if shared.runs_here:
             events.fire(events.JobProcessing, job)
         else:  # the application's hook is called where its handler runs
-            events.tell_own(events.JobProcessing, job)
+            events.fire_own(events.JobProcessing, job)
 
     @property
     def slot_leases(self) -> Sequence[tuple[str, str]]:
@@ -220,7 +235,11 @@ class Attempt:
             instance = self.job_class.from_data(self.job.data_for(self.job_class))
         except (UnknownJob, InvalidArguments, CannotDecrypt) as error:
             raise Unrunnable from error
-        object.__setattr__(instance, "_reserved", self.job)  # also on a frozen job
+        job = self.job
+        object.__setattr__(instance, "_reserved", job)  # also on a frozen job
+        job.stops = self.shared.signals
+        if self.job_class.give_back:
+            job.gives_back = True
         self.instance = instance
         return instance
 
@@ -257,11 +276,13 @@ class Attempt:
             raise Full(name, seconds)
 
     def has_succeeded(self) -> bool:
-        """Notes that the handler returned; returns whether to call the job's success hook."""
+        """Notes that the handler returned; returns whether to call the job's own success hook."""
         job = self.job
         completed = bool(job.state) and job.is_completing and job.learn_completion(collect)
         self.is_handled = self.interrupts.fired is None  # swallowed: not done
-        return self.is_handled and (completed or not job.state)
+        kind: Any = type(self.instance)
+        has_hook = kind.succeeded is not JobDefinition.succeeded
+        return self.is_handled and has_hook and (completed or not job.state)
 
     def learn_completion(self, error: BaseException | None, patience: float = PATIENCE) -> None:
         """Learns whether a job that raised had been completed and committed before.
@@ -331,14 +352,14 @@ class Attempt:
             return outcome
         if not job.state:  # else it settled itself, or a listener did
             try:
-                yield needs.Settle(end)
+                yield _SETTLE_DONE if verdict is outcomes.DONE else needs.Settle(end)
             except Exception as error:  # noqa: BLE001 (sorted there)
                 if not (yield from self._settled(end, error)):
                     return JobOutcome.LOST
         if outcome is JobOutcome.FAILED:
             self.error = end.error if isinstance(end.error, BaseException) else self.error
         if self.report.waits or (outcome is JobOutcome.FAILED and job.refusal is None):
-            yield needs.Tell(verdict)
+            yield needs.CallFailed(verdict)
         if end.refused:
             again = "%s; tried again in %g s, it may be newer than this worker"
             log.warning(again, end.remark, end.delay)
@@ -370,8 +391,8 @@ class Attempt:
                     pause = min(_LONGEST_PAUSE, pause * 2)
                 case Exception():
                     # A bug in a failed store or a driver must not end the worker.
-                    said = "%s cannot be settled; its lease brings it back"
-                    log.error(said, job.name, exc_info=error)
+                    template = "%s cannot be settled; its lease brings it back"
+                    log.error(template, job.name, exc_info=error)
                     return False
             try:
                 yield needs.Settle(end)

@@ -90,12 +90,12 @@ class ConcurrencyLimits:
             if not part:
                 break
             try:
-                more, said = connection.reserve_after(steps, part, most)
+                more, replies = connection.reserve_after(steps, part, most)
             except BackendUnavailable:
                 if steps or not (found or results):
                     raise
                 break  # the jobs found are held; the next request raises
-            results += said
+            results += replies
             found += more
             steps = ()
             size += sum(len(job.raw_body) for job in more)

@@ -71,6 +71,8 @@ class Control:
         self._looked = 0.0
         self._silent = False
         self._unchanged = 0
+        self.every = EVERY
+        """Seconds between two looks."""
         self._first: str | None = None
         self._begun = False
         self._quiet = False
@@ -82,10 +84,6 @@ class Control:
         """How many jobs are to run at once; 0: no order."""
         self.active = self._queues
         """The queues that are not paused, in their order."""
-
-    @property
-    def every(self) -> float:
-        return _SELDOM if self._find is not None and self._unchanged >= _QUIET else EVERY
 
     def look(self) -> None:
         """Reads the store, at most once a second.
@@ -119,6 +117,8 @@ class Control:
             self._begun = True
         self._silent = False
         self._unchanged = self._unchanged + 1 if queues == self._queues else 0
+        is_quiet = self._find is not None and self._unchanged >= _QUIET
+        self.every = _SELDOM if is_quiet else EVERY
         self._queues = queues
         upto = len(values) - len(self._own)
         self._obey(*values[upto:])
@@ -153,7 +153,7 @@ class Control:
 
     def _obey(self, order: str | None = None, slots: str | None = None) -> None:
         self._quiet = order == QUIET
-        self.ends = StopReason.TOLD if order == STOP else None
+        self.ends = StopReason.REQUESTED if order == STOP else None
         self.slots = number(slots) or self.slots
 
     def _read(self, values: Sequence[str | None]) -> None:
@@ -170,7 +170,7 @@ class Control:
             self.paused = bool(self._queues) and not self.active
 
 
-def number(told: str | None) -> int:
+def number(text: str | None) -> int:
     """Reads a whole number from the store; 0 if there is none, or an absurd one."""
-    is_one = told is not None and told.isdecimal() and len(told) <= _DIGITS
-    return int(told) if is_one and told else 0
+    is_one = text is not None and text.isdecimal() and len(text) <= _DIGITS
+    return int(text) if is_one and text else 0

@@ -5,7 +5,7 @@ A forked child is no worker: in it the replaced handlers come back at once, with
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found] # typeshed has it not
+import _signal  # type: ignore[import-not-found] # typeshed does not list it
 import faulthandler
 import os
 import signal

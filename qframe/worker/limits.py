@@ -117,7 +117,9 @@ class Limits:
 
     def expired(self, job: JobFacts) -> bool:
         """Whether a job that never started is too old for it."""
-        return self.expires_at is not None and not job.attempts and time.time() > self.expires_at
+        if self.expires_at is None or job.attempts or job.history.steps:
+            return False
+        return time.time() > self.expires_at
 
     def end_with(self, error: BaseException, job: JobFacts) -> bool:
         if isinstance(error, JobTimedOut) and self.fails_on_timeout:
@@ -136,22 +138,22 @@ def exceeded(job: JobFacts, limits: Limits) -> MaxAttemptsExceeded | JobTimedOut
     """Returns the error for a job without attempts left, with how each attempt ended."""
     ran = job.history.attempts
     if limits.timed_out_for_good(job.history):
-        last = _told(ran[-1])
+        last = _described(ran[-1])
         return JobTimedOut(f"{job.name} fails at its first timeout (fail_on_timeout): {last}")
     if limits.retry_until is not None:
         why = f"may be tried until {iso(limits.retry_until)} UTC"
     else:
         why = f"may be started {_times(limits.tries)}"
-    told = "; ".join([*_untold(job), *map(_told, ran)])
+    past = "; ".join([*_unnoted(job), *map(_described, ran)])
     return MaxAttemptsExceeded(
-        f"{job.name} {why} and was started {_times(job.attempts)}" + (f": {told}" if told else "")
+        f"{job.name} {why} and was started {_times(job.attempts)}" + (f": {past}" if past else "")
     )
 
 
 _VANISHED = "its worker died, was killed, lost the backend, or was ended at the hard timeout"
 
 
-def _untold(job: JobFacts) -> list[str]:
+def _unnoted(job: JobFacts) -> list[str]:
     """Returns how attempts must have ended that a backend could not record."""
     known = {attempt.number for attempt in job.history.attempts}
     missing = [number for number in range(1, job.attempts + 1) if number not in known]
@@ -161,7 +163,7 @@ def _untold(job: JobFacts) -> list[str]:
     return [f"attempt {which}: nothing on record, so {_VANISHED}"]
 
 
-def _told(attempt: PastAttempt) -> str:
+def _described(attempt: PastAttempt) -> str:
     where = (
         f"attempt {attempt.number} on {attempt.host}, pid {attempt.pid}, "
         f"started {iso(attempt.started_at)} UTC"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,14 +25,18 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
+from qframe.jobs import definition
+from qframe.jobs.chunk import MOST, Chunk
 from qframe.metrics import by_tag
 from qframe.metrics.kept import Metrics
 from qframe.payload import tracebacks
-from qframe.worker import measuring, memory, presence, roster
+from qframe.worker import chunks, measuring, memory, presence, roster
 from qframe.worker.attempt import Attempt
 from qframe.worker.control import EVERY, Control
 from qframe.worker.measuring import Measuring
-from qframe.worker.options import StopReason, WorkerOptions
+from qframe.worker.memory import MemoryLimit
+from qframe.worker.options import MOST_AT_ONCE, StopReason, WorkerOptions
+from qframe.worker.outage import Outage
 from qframe.worker.outcome import JobOutcome
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.prefetch import Prefetch
@@ -41,16 +44,17 @@ from qframe.worker.presence import Doing, Presence, Sight
 from qframe.worker.queues import WorkedQueues
 from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
+from qframe.worker.slots.base import SlottedRunner
 
 log = logging.getLogger("qframe")
 
-_MEMORY_EVERY = 0.1
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 2.0
+_DRAIN_EVERY = 0.2
 
 
 class Loop:
     """Reserves jobs, has the runner run them, and waits if there are none, until it is to stop.
+
+    A `SlottedRunner` runs jobs beside the loop, another runner one job when it is called.
 
     `begin`, `run` and `end` are called once each, in this order; `end` even if one before raised.
     """
@@ -63,13 +67,14 @@ class Loop:
         signals: Signals,
         runner: Runner,
         beats: Heartbeat,
-        told: Callable[[roster.Entry], None] | None = None,
+        on_written: Callable[[roster.Entry], None] | None = None,
         member: PoolMember | None = None,
     ) -> None:
         self.connection = connection
         self.options = options
         self.signals = signals
         self.runner = runner
+        self._slotted = runner if isinstance(runner, SlottedRunner) else None
         self.jobs = 0
         self._given = options.queues or (connection.default_queue,)
         self._beats = beats
@@ -92,7 +97,7 @@ class Loop:
             entry,
             runner.recorder,
             self._seen,
-            told,
+            on_written,
             metrics,
         )
         self._measuring = (
@@ -105,17 +110,17 @@ class Loop:
         self._held: deque[ReservedJob] = deque()
         self._concurrency = runner.concurrency
         if self._concurrency is not None and self._concurrency.of_queues:
-            runner.settler.reserve_after = self._reserve_within_bounds
+            runner.settler.reserve_after = self._reserve_within_limits
         self._kept_waiting = False
         self._prefetch = Prefetch(options.concurrency)
-        self._ended_by: Interruption | None = None
+        self._slots_asked = 0
         self._idle = False
         self._paused = False
+        self._rested = 0
+        """How many jobs had ended at the last rest."""
         self._answered = False
-        self._lost_since = 0.0
-        self._lost_pause = _FIRST_PAUSE
-        self._memory_seen = 0.0
-        self._too_big = False
+        self._outage = Outage(connection, self._given)
+        self._memory = MemoryLimit(options.memory)
         self._began = time.monotonic()
         self._once_until = self._began + options.sleep
         self._ends_by_itself = bool(options.once or options.max_time or options.max_jobs)
@@ -143,6 +148,22 @@ class Loop:
         sockets.keep_connections()
         self._beats.add(presence.EVERY, self._presence.beat, first=0)
         events.fire(events.WorkerStarting, self.connection.name, self._given)
+        try:
+            reason = self._work()
+            if self._slotted is not None:
+                self._drain(self._slotted)
+        finally:
+            self.runner.at_rest()
+            self._let_go()
+        return reason
+
+    def end(self) -> None:
+        self.runner.close()
+        heartbeat.use(None)
+        sockets.keep_connections(keeps=False)
+        self._beats.end(self._presence.leave, presence.PARTING)
+
+    def _work(self) -> StopReason:
         while True:
             try:
                 ran = self._turn()
@@ -161,51 +182,28 @@ class Loop:
             if reason is not None:
                 return reason
 
-    def end(self) -> None:
-        """Deletes the last job and gives back held jobs."""
-        self.runner.at_rest()
-        self._let_go()
-        self.runner.close()
-        heartbeat.use(None)
-        sockets.keep_connections(keeps=False)
-        self._beats.end(self._presence.leave, presence.PARTING)
-
-    def _let_go(self) -> None:
-        try:
-            self.runner.settler.flush()
-            self._give_back_held()
-            if self._concurrency is not None:
-                self._concurrency.slot_leases.close()
-        except BackendUnavailable as error:
-            log.warning("what is held comes back when its lease ends: %s", error)
-
-    def _give_back_held(self) -> None:
-        if self._answered:
-            self.connection.backend.wait((), 0)  # and jobs reserved while waiting
-        while self._held:
-            try:
-                self._held.pop().settle(End(State.WAITING))
-            except SettleError:
-                continue
-
     # -- one turn ---------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """Runs one job, or waits for one; returns whether there was one."""
+        """Runs jobs, or waits for one; returns whether there was one, or still is."""
+        runner, slotted = self.runner, self._slotted
+        if slotted is not None:
+            self._note_ended(slotted)
         self.control.look()
         if self.control.ends:
             return True
+        if slotted is not None:
+            self._scale(slotted)
         if not self._may_work():
             self._stand_by()
-            return bool(self.control.active) or self._found_more()
-        job = self._next_job()
-        if self._lost_since or not self._answered:
-            self._backend_answers()
-        if job is None:
-            self._wait_for_work()
-            return self._found_more()
-        self._run(job)
-        return True
+            return bool(self.control.active or runner.busy) or self._found_more()
+        if self.options.rest and self.jobs > self._rested and not self.signals.quit:
+            self._rest()
+            return True
+        if self._run_next() if slotted is None else self._exchange(slotted):
+            return True
+        self._wait_for_work()
+        return bool(runner.busy) or self._found_more()
 
     def _may_work(self) -> bool:
         paused = self.signals.paused or self.control.paused
@@ -218,42 +216,49 @@ class Loop:
         return events.fire(events.Looping, self.connection.name, self.control.active)
 
     def _stand_by(self) -> None:
-        """Paused or vetoed: holds nothing, and waits."""
-        self._rest()
+        """Paused or vetoed: holds nothing, settles what ends, and waits."""
+        self.runner.at_rest()
         self.runner.settler.flush()
         self._give_back_held()
-        self.signals.wait(EVERY)
+        self.runner.sleep(EVERY)
 
     def _rest(self) -> None:
+        self._rested = self.jobs
         self.runner.at_rest()
+        self.runner.settler.flush()
+        self.runner.pause(self.options.rest)
 
-    def _next_job(self) -> ReservedJob | None:
-        if not self._held:
-            queues = self.control.active
-            if not queues:  # no queue matches a pattern yet
-                self.runner.settler.flush()
-                return None
-            events.fire(events.JobPopping, self.connection.name, queues)
-            self.runner.watchdog.spare()
-            self._held.extend(self.runner.settler.reserve(queues, self._limit()))
-            if not self._held:
-                return None
-        job = self._held.popleft()
-        if events.JobPopped.listeners:
-            events.fire(events.JobPopped, job)
-        return job
+    # -- reserving --------------------------------------------------------------------------------
 
-    def _limit(self) -> int:
-        """Returns how many jobs to reserve: never more than will run."""
-        options = self.options
-        limit = self._prefetch.limit()
-        if options.once or options.rest or Capability.AHEAD not in self.connection.capabilities:
-            limit = 1
-        if options.max_jobs:
-            limit = min(limit, max(1, options.max_jobs - self.jobs))
-        return limit
+    def _room(self) -> int:
+        """Returns how many jobs to reserve: never more than will run.
 
-    def _reserve_within_bounds(
+        A runner that refills reserves while it holds some: as many as there are slots, or will be
+        in a moment, but none while half of the latter are held, since it then starts jobs rather
+        than waits for more.
+        """
+        options, runner, held = self.options, self.runner, len(self._held)
+        refills, busy = runner.refills, runner.busy
+        if not self.control.active or not (refills or (runner.slots > busy and not held)):
+            return 0
+        room = runner.slots - busy - held
+        if Capability.AHEAD in self.connection.capabilities and not (options.once or options.rest):
+            limit = self._prefetch.limit()
+            ahead = (min(limit, runner.slots) if refills else limit) - 1
+            room = room + ahead if 2 * held <= ahead else 0
+        if options.once or options.max_jobs:
+            most = 1 if options.once else options.max_jobs
+            room = min(room, most - self.jobs - busy - held)
+        return room
+
+    def _reserve(self, room: int) -> bool:
+        queues = self.control.active
+        events.fire(events.JobPopping, self.connection.name, queues)
+        found = self.runner.settler.reserve(queues, room)
+        self._held.extend(found)
+        return bool(found)
+
+    def _reserve_within_limits(
         self, first: Sequence[Step], queues: Sequence[str], limit: int = 1
     ) -> tuple[list[ReservedJob], list[Result]]:
         assert self._concurrency is not None  # noqa: S101 (there are limits)
@@ -261,51 +266,153 @@ class Loop:
 
     def _here(self) -> list[ReservedJob]:
         """Returns the jobs that count against the limits of their queues."""
-        return [*self._held]
+        return [*self._held, *self.runner.running.copy()]
 
     def _open(self) -> Sequence[str]:
         """Returns the queues from which a job may be taken now."""
         queues = self.control.active
         return queues if self._concurrency is None else self._concurrency.open(queues, self._here())
 
-    def _run(self, job: ReservedJob) -> Attempt:
+    # -- one job after the other ------------------------------------------------------------------
+
+    def _run_next(self) -> bool:
+        """Runs one job, held or reserved now; false if there is none."""
+        if not self._held:
+            room = self._room()
+            if room > 0:
+                self.runner.watchdog.spare()
+                self._reserve(room)
+            else:
+                self.runner.settler.flush()
+        if self._outage.since or not self._answered:
+            self._backend_answers()
+        if not self._held:
+            return False
+        job = self._held.popleft()
+        if events.JobPopped.listeners:
+            events.fire(events.JobPopped, job)
         self._idle = False
+        name = job.message.get("job") if definition.chunked and job.message else None
+        named = definition.chunked
+        if type(name) is str and (name in named or name.rpartition(".")[2] in named):  # no calls
+            chunk = chunks.chunk_of(self.runner, name)
+            if chunk is not None:
+                self._run_chunk(job, chunk)
+                return True
+        self._run(job)
+        return True
+
+    def _run_chunk(self, first: ReservedJob, chunk: Chunk) -> Sequence[Attempt]:
+        """Runs a job together with others of its class; returns their attempts.
+
+        A worker that stops when its queues are empty does not wait for more.
+        """
+        options = self.options
+        most = 1 if options.once else options.max_jobs - self.jobs if options.max_jobs else MOST
+        within = 0.0 if options.stop_when_empty else chunk.within
+        gathering = chunks.Gathering(
+            self.runner, first, min(chunk.size, most), within, self._held, self._reserved_from
+        )
+        if not gathering.collect():
+            return ()
+        began = time.monotonic()
+        try:
+            attempts = chunks.run(self.runner, gathering.jobs)
+        except BackendUnavailable:
+            left = [job for job in gathering.jobs if not (job.has_started() or job.is_settled)]
+            self._held.extendleft(reversed(left))
+            raise
+        ran = sum(each.outcome is not JobOutcome.LOST for each in attempts)
+        self._prefetch.ran((time.monotonic() - began) / max(1, ran))
+        self.jobs += ran
+        return attempts
+
+    def _reserved_from(self, queue: str, limit: int) -> Sequence[ReservedJob]:
+        events.fire(events.JobPopping, self.connection.name, [queue])
+        found = self.runner.settler.reserve([queue], limit)
+        if events.JobPopped.listeners:
+            for job in found:
+                events.fire(events.JobPopped, job)
+        return found
+
+    def _run(self, job: ReservedJob) -> Attempt:
         try:
             attempt = self.runner.run(job)
         except BackendUnavailable:
             if not (job.has_started() or job.is_settled):
                 self._held.appendleft(job)  # its lease may last longer than the backend is away
             raise
-        self._ended_by = attempt.ended_by
         if attempt.outcome is not JobOutcome.LOST:
             self._prefetch.ran(time.monotonic() - attempt.began)
             self.jobs += 1
-        if self.options.rest and not self.signals.quit:
-            self._rest()
-            self.runner.settler.flush()
-            self.signals.wait(self.options.rest)
         return attempt
 
+    # -- jobs in slots ----------------------------------------------------------------------------
+
+    def _exchange(self, runner: SlottedRunner) -> bool:
+        """Starts held jobs in free slots, reserves for the room; false if there was nothing to do.
+
+        It sends at once what has come up meanwhile.
+        """
+        started = runner.start_held(self._held, are_brief=self._prefetch.are_brief)
+        room = self._room()
+        found = room > 0 and self._reserve(room)
+        if started:
+            self._idle = False
+        elif room <= 0:
+            runner.settler.flush()
+        if self._outage.since or not self._answered:
+            self._backend_answers()
+        return started or found or runner.settler.has_ends
+
+    def _note_ended(self, runner: SlottedRunner) -> None:
+        for slot in runner.collect():
+            self._prefetch.ran(slot.seconds)
+            if slot.attempt.outcome is not JobOutcome.LOST:
+                runner.count(slot.attempt)
+                self.jobs += 1
+
+    def _scale(self, runner: SlottedRunner) -> None:
+        asked = self.control.slots if self._member is None else self._member.scoreboard.slots
+        if not 1 <= asked <= MOST_AT_ONCE or asked == self._slots_asked:
+            return
+        self._slots_asked, before = asked, runner.slots
+        try:
+            runner.scale(asked)
+        except OSError as error:
+            log.warning("scaling to %d jobs at once: %s; it stays at %d", asked, error, before)
+            return
+        self._prefetch.slots = asked
+        if asked != before:
+            events.fire(events.WorkerScaled, self.connection.name, self._given, asked)
+        if asked < before:
+            self._give_back_held()  # there may be no room for it soon
+
+    # -- waiting ----------------------------------------------------------------------------------
+
     def _wait_for_work(self) -> None:
-        self._rest()
-        if not self._idle:
+        runner = self.runner
+        runner.at_rest()
+        if not (self._idle or runner.busy):
             self._idle = True
             events.fire(events.WorkerIdle, self.connection.name, self._given)
         # Drained before the wait, since the way from its end to the job's start must be short.
         # Earlier signals show below; later ones end the wait.
-        self.signals.drain()
-        told = self.signals.quit or self.signals.paused != self._paused
-        if told or self._is_all():
+        runner.drain_signals()
+        is_ordered = self.signals.quit or self.signals.paused != self._paused or runner.ended_by
+        if is_ordered or (not runner.busy and self._is_all()):
             return
-        timeout = self._seconds_to_wait()
-        queues = self._open()
-        if not queues:
-            self.signals.wait(timeout)
-        elif not self._is_too_big():
-            self.connection.backend.wait(queues, timeout, self.signals.fileno())
-            self._memory_seen = time.monotonic()  # the next job must not wait for a memory check
+        has_room = self._room() > 0
+        timeout = self._seconds_to_wait(looks=has_room)
+        queues = self._open() if has_room else ()
+        runner.settler.read_replies()
+        if queues and not runner.busy and self._memory.is_exceeded():
+            return
+        runner.sleep(timeout, () if self._held else queues)
+        if queues:
+            self._memory.looked_at = time.monotonic()  # the next job must not wait for that
 
-    def _seconds_to_wait(self, *, looks: bool = True) -> float:
+    def _seconds_to_wait(self, *, looks: bool) -> float:
         """Returns the seconds until something is to be checked, even if no job comes.
 
         `looks`: include the check of full queues, which is made as jobs are taken.
@@ -340,22 +447,26 @@ class Loop:
     def _seen(self) -> Sight:
         """Returns what the worker does; called from another thread."""
         attempts = [*self.runner.running.copy().values()]
-        return Sight(tuple(Doing(each.job, each.began) for each in attempts), self._paused)
+        doing = tuple(Doing(each.job, each.began) for each in attempts)
+        return Sight(doing, self._paused, self.runner.slots)
 
     # -- reasons to stop --------------------------------------------------------------------------
 
     def _reason_to_stop(self, *, ran: bool) -> StopReason | None:
         """Returns the first reason there is, in Laravel's order."""
         now = time.monotonic()
-        calm = ran and not self._ends_by_itself and now - self._memory_seen < _MEMORY_EVERY
+        calm = ran and not self._ends_by_itself and now - self._memory.looked_at < memory.EVERY
         if calm and not (
-            self.signals.quit or self.control.ends or self._lost_since or self._ended_by is not None
+            self.signals.quit
+            or self.control.ends
+            or self._outage.since
+            or self.runner.ended_by is not None
         ):
             return None
-        return self._told_to_stop() or self._worn_out(now) or self._had_enough(now, ran=ran)
+        return self._stop_requested() or self._worn_out() or self._had_enough(now, ran=ran)
 
-    def _told_to_stop(self) -> StopReason | None:
-        match self._ended_by:
+    def _stop_requested(self) -> StopReason | None:
+        match self.runner.ended_by:
             case JobTimedOut():
                 return StopReason.TIMED_OUT
             case JobInterrupted() | JobCancelled():
@@ -368,12 +479,13 @@ class Loop:
         events.fire(events.WorkerInterrupted, self.connection.name, self._given, number)
         return StopReason.INTERRUPTED
 
-    def _worn_out(self, now: float) -> StopReason | None:
-        if self._is_too_big():
+    def _worn_out(self) -> StopReason | None:
+        has_first = bool(self._held or self.runner.busy) and not self.jobs
+        if self._memory.is_exceeded() and not has_first:  # or a pool would restart it for ever
             return StopReason.MEMORY
         if self.control.ends:
             return self.control.ends
-        return StopReason.LOST_BACKEND if self._lost_since and self._gave_up(now) else None
+        return StopReason.LOST_BACKEND if self._outage.is_too_long() else None
 
     def _had_enough(self, now: float, *, ran: bool) -> StopReason | None:
         options = self.options
@@ -387,42 +499,66 @@ class Loop:
             return StopReason.MAX_JOBS
         return None
 
-    def _is_too_big(self) -> bool:
-        """Whether memory exceeds the limit, checked now and then."""
-        now = time.monotonic()
-        if now - self._memory_seen >= _MEMORY_EVERY:
-            self._memory_seen = now
-            limit = self.options.memory
-            self._too_big = bool(limit) and memory.resident() > limit
-        return self._too_big
+    # -- its end ----------------------------------------------------------------------------------
+
+    def _drain(self, runner: SlottedRunner) -> None:
+        """Takes no more, and settles running jobs as they end."""
+        began = time.monotonic()
+        self._let_go()
+        self._note_ended(runner)
+        while runner.busy > runner.left or runner.settler.has_ends:
+            runner.give_up_beside_stuck(time.monotonic() - began)
+            if not self._settle_ended(runner):
+                return
+            runner.sleep(_DRAIN_EVERY)
+            self._note_ended(runner)
+
+    def _settle_ended(self, runner: SlottedRunner) -> bool:
+        """Sends what has come up; false if the backend has been away for too long."""
+        has_ends = runner.settler.has_ends
+        try:
+            runner.settler.flush()
+        except BackendUnavailable as error:
+            self._backend_lost(error)
+            away = time.monotonic() - self._outage.since
+            return away < self.connection.retry_after or runner.must_outlast_jobs
+        if has_ends and self._outage.since:
+            self._backend_answers()
+        return True
+
+    def _let_go(self) -> None:
+        """Deletes the last jobs and gives back held ones."""
+        try:
+            self.runner.settler.flush()
+            self._give_back_held()
+            if self._concurrency is not None:
+                self._concurrency.slot_leases.close()
+        except BackendUnavailable as error:
+            log.warning("reserved jobs become available when their leases end: %s", error)
+
+    def _give_back_held(self) -> None:
+        if self._answered:
+            self.connection.backend.wait((), 0)  # and jobs reserved while waiting
+        while self._held:
+            try:
+                self._held.pop().settle(End(State.WAITING))
+            except SettleError:
+                continue
 
     # -- a backend that is gone -------------------------------------------------------------------
 
     def _backend_lost(self, error: BackendUnavailable) -> None:
         """Logs it once, then tries again with growing, jittered pauses."""
         self.signals.leave_if_closed("a job")
-        self._rest()
-        if not self._lost_since:
-            self._lost_since = time.monotonic()
-            self._lost_pause = _FIRST_PAUSE
+        self.runner.at_rest()
+        if not self._outage.since:
             self.control.backend_is_lost()
-            log.debug("backend lost: %s", tracebacks.brief(error))
-            events.fire(events.BackendLost, self.connection.name, self._given, error)
-        self._pause(self._lost_pause * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
-        self._lost_pause = min(_LONGEST_PAUSE, self._lost_pause * 2)
-
-    def _pause(self, seconds: float) -> None:
-        self.signals.wait(seconds)
+            self._outage.begins(error)
+        self.runner.pause(self._outage.pause())
 
     def _backend_answers(self) -> None:
         if not self._answered and self._measuring is not None:
             self._beats.add(measuring.EVERY, self._measuring.beat, first=0)
         self._answered = True
-        if self._lost_since:
-            seconds = time.monotonic() - self._lost_since
-            self._lost_since = 0.0
-            events.fire(events.BackendRestored, self.connection.name, self._given, seconds)
-
-    def _gave_up(self, now: float) -> bool:
-        limit = self.connection.settings.give_up_after
-        return bool(limit) and now - self._lost_since >= limit
+        if self._outage.since:
+            self._outage.ends()

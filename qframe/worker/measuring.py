@@ -16,7 +16,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.metrics.deploys import Deploys
 from qframe.metrics.kept import Gauge, Metrics
 from qframe.metrics.series import OLDEST
-from qframe.worker import view
+from qframe.worker import queue_facts
 
 EVERY = 60.0
 """Seconds between two looks."""
@@ -62,5 +62,5 @@ class Measuring:
 
     def _gauge(self, queue: str) -> Gauge:
         fields = asdict(self._connection.sizes(queue))
-        oldest = view.oldest(self._connection, queue) if fields["ready"] else 0.0
+        oldest = queue_facts.oldest(self._connection, queue) if fields["ready"] else 0.0
         return Gauge(queue, fields if oldest is None else {**fields, OLDEST: round(oldest)})

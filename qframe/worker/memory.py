@@ -1,12 +1,32 @@
-"""The resident memory of this process."""
+"""The resident memory of this process, and a worker's limit of it."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 _MEGABYTE = 1024 * 1024
 _STATM = "/proc/self/statm"
+EVERY = 0.1
+"""Seconds between two looks."""
+
+
+class MemoryLimit:
+    """Looks at the memory now and then; a limit of 0 is none."""
+
+    def __init__(self, megabytes: float) -> None:
+        self._megabytes = megabytes
+        self.looked_at = 0.0
+        """When it was looked at last; set by a worker whose next job must not wait for a look."""
+        self._is_exceeded = False
+
+    def is_exceeded(self) -> bool:
+        now = time.monotonic()
+        if now - self.looked_at >= EVERY:
+            self.looked_at = now
+            self._is_exceeded = bool(self._megabytes) and resident() > self._megabytes
+        return self._is_exceeded
 
 
 def resident() -> float:

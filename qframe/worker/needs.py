@@ -38,7 +38,7 @@ class Settle(NamedTuple):
     end: End
 
 
-class Tell(NamedTuple):
+class CallFailed(NamedTuple):
     """The job's hooks are to be called with its outcome."""
 
     verdict: Verdict
@@ -50,7 +50,7 @@ class Wait(NamedTuple):
     seconds: float
 
 
-Need = Begin | Run | Learn | Decide | Settle | Tell | Wait
+Need = Begin | Run | Learn | Decide | Settle | CallFailed | Wait
 Life = Generator[Need, Any, T]
 BEGIN, RUN = Begin(), Run()
 Answers = Mapping[type, Callable[[Any, Any], Any]]
@@ -94,20 +94,20 @@ def lived_in_steps(
 ) -> Generator[Any, Any, T]:
     """As `lived`, if an answer may take time: it is a generator or a coroutine then."""
     go_on: Callable[[Any], Need] = life.send
-    said: Any = None
+    answer_given: Any = None
     try:
         need = need or next(life)
         while True:
             try:
-                said = answers[type(need)](who, need)
-                if isinstance(said, _TAKES_TIME):
-                    said = yield from said
+                answer_given = answers[type(need)](who, need)
+                if isinstance(answer_given, _TAKES_TIME):
+                    answer_given = yield from answer_given
                 go_on = life.send
             except Left:
                 raise
             except BaseException as error:  # noqa: BLE001 (it may have to clean up, and raises)
-                go_on, said = life.throw, error
-            need = go_on(said)
+                go_on, answer_given = life.throw, error
+            need = go_on(answer_given)
     except StopIteration as ended:
         value: T = ended.value
         return value

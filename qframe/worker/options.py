@@ -18,7 +18,7 @@ class StopReason(StrEnum):
     INTERRUPTED = "interrupted"
     MEMORY = "memory"
     RESTART = "restart"
-    TOLD = "told to stop"
+    REQUESTED = "told to stop"
     EMPTY = "empty"
     ONCE = "once"
     MAX_TIME = "max time"

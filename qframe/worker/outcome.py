@@ -7,7 +7,14 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from qframe.contracts.status import State
-from qframe.exceptions import CannotDecrypt, DontHandle, JobCancelled, JobGivenBack
+from qframe.exceptions import (
+    CannotDecrypt,
+    DontHandle,
+    JobCancelled,
+    JobGivenBack,
+    JobSuspended,
+    RetryLater,
+)
 from qframe.features.base import End
 from qframe.worker.limits import JobFacts, Limits, ending, exceeded
 
@@ -74,9 +81,23 @@ def refuse(job: JobFacts, limits: Limits) -> Verdict | None:
     return None
 
 
+_EARLY = (
+    JobGivenBack, JobSuspended, JobCancelled, Unrunnable, Exhausted, Expired, Full, DontHandle,
+)  # fmt: skip
+
+
 def is_early(error: BaseException | None) -> bool:
     """Whether an attempt ended neither done nor by an exception of the job."""
-    kinds = (JobGivenBack, JobCancelled, Unrunnable, Exhausted, Expired, Full, DontHandle)
+    kinds = (
+        JobGivenBack,
+        JobSuspended,
+        JobCancelled,
+        Unrunnable,
+        Exhausted,
+        Expired,
+        Full,
+        DontHandle,
+    )
     return isinstance(error, kinds)
 
 
@@ -101,13 +122,19 @@ def decide(
     `unknown_delays` are the seconds after which a job that is unknown here is tried again: it may
     be newer than this worker.
     """
+    if isinstance(error, JobSuspended):
+        end = End(State.WAITING, error.delay, str(error), suspended=True, event=error.event)
+        return Verdict(JobOutcome.GIVEN_BACK, end)
     if is_early(error):
         return _early(error, job, limits, unknown_delays)
     if limits.end_with(error, job):
         return failed(error)
     failures = max(1, job.attempts - job.history.releases)
-    seconds = backoff(failures, error) or limits.backoffs()
-    delay = seconds[min(failures, len(seconds)) - 1]
+    if isinstance(error, RetryLater):
+        delay = error.retry_after
+    else:
+        seconds = backoff(failures, error) or limits.backoffs()
+        delay = seconds[min(failures, len(seconds)) - 1]
     if not delay and limits.are_open:
         delay = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
     return Verdict(JobOutcome.RETRIED, End(State.RELEASED, delay, error=error, how=ending(error)))

@@ -52,7 +52,7 @@ class Writing:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._unheard_since = 0.0
+        self._silent_since = 0.0
         self._warned = False
 
     def attempt(self, *steps: Callable[[], object]) -> None:
@@ -61,17 +61,17 @@ class Writing:
             for step in steps:
                 step()
         except BackendUnavailable as error:
-            self._unheard(str(error))
+            self._note_silence(str(error))
         except Exception as error:  # noqa: BLE001 (information must never disturb the work)
-            self._unheard(tracebacks.brief(error))
+            self._note_silence(tracebacks.brief(error))
         else:
-            self._unheard_since = 0.0
+            self._silent_since = 0.0
             self._warned = False
 
-    def _unheard(self, why: str) -> None:
+    def _note_silence(self, why: str) -> None:
         now = time.monotonic()
-        self._unheard_since = self._unheard_since or now
-        if now - self._unheard_since >= _SHORT and not self._warned:
+        self._silent_since = self._silent_since or now
+        if now - self._silent_since >= _SHORT and not self._warned:
             self._warned = True
             log.warning("%s cannot be written: %s", self._what, why)
 
@@ -79,8 +79,8 @@ class Writing:
 class Presence:
     """What one worker reports: `beat` is called once a second, `leave` at its end.
 
-    `look` returns what the worker is doing; `told` is called with it. A store that does not answer
-    disturbs nothing: the entry expires, counts are kept until it answers.
+    `look` returns what the worker is doing; `on_written` is called with it. A store that does not
+    answer disturbs nothing: the entry expires, counts are kept until it answers.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Presence:
         entry: Entry,
         recorder: Recorder,
         look: Callable[[], Sight],
-        told: Callable[[Entry], None] | None = None,
+        on_written: Callable[[Entry], None] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self.entry = entry
@@ -99,8 +99,8 @@ class Presence:
         self.also: tuple[Metrics, Recorder] | None = None
         """The metrics by tag, and their recorder."""
         self._look = look
-        self._told = told
-        self._told_of: dict[Job, RunningJob] = {}
+        self._on_written = on_written
+        self._reported: dict[Job, RunningJob] = {}
         """The entries of the running jobs."""
         self._written = 0.0
         self._registers_at = 0.0
@@ -127,11 +127,11 @@ class Presence:
             state = "paused"
         else:  # it may be between two jobs
             state = "idle" if counts == before.counts else "running"
-        known = self._told_of
-        self._told_of = {each.job: known.get(each.job) or _running(each) for each in sight.jobs}
-        running = tuple(sorted(self._told_of.values(), key=lambda job: job.since))
-        said = (before.state, before.jobs, before.counts, before.concurrency)
-        changed = (state, running, counts, sight.slots) != said
+        known = self._reported
+        self._reported = {each.job: known.get(each.job) or _running(each) for each in sight.jobs}
+        running = tuple(sorted(self._reported.values(), key=lambda job: job.since))
+        previous = (before.state, before.jobs, before.counts, before.concurrency)
+        changed = (state, running, counts, sight.slots) != previous
         if changed or not self._written or time.monotonic() - self._written >= BEAT:
             self._written = 0.0
             self.entry = before.model_copy(
@@ -144,8 +144,8 @@ class Presence:
                     "beat_at": round(time.time(), 3),
                 }
             )
-            if self._told is not None:
-                self._told(self.entry)
+            if self._on_written is not None:
+                self._on_written(self.entry)
 
     def _write(self) -> None:
         if not self._written:

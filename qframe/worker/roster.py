@@ -188,12 +188,12 @@ def read(store: Store, keys: Iterable[str]) -> list[Entry]:
     return _read((text for text in store.get(*keys) if text is not None), Entry)
 
 
-def unheard(store: Store, heard: Iterable[Entry]) -> list[Entry]:
-    """Returns the workers that died: entry gone, registration left, and not in `heard`.
+def dead(store: Store, alive: Iterable[Entry]) -> list[Entry]:
+    """Returns the workers that died: entry gone, registration left, and not `alive`.
 
     They are as they were when they last registered.
     """
-    known = {entry.id for entry in heard}
+    known = {entry.id for entry in alive}
     found = _read((text for _, text in store.items(_REGISTERED)), Entry)
     found = [entry for entry in found if entry.id not in known]
     # Both at once: workers may have begun or ended since their entries were read.

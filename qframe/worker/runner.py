@@ -26,7 +26,7 @@ from qframe.forks import cached_property
 from qframe.jobs import completing, current, execution
 from qframe.worker import needs
 from qframe.worker.attempt import Attempt
-from qframe.worker.needs import NOTHING, Answers, Report, lived
+from qframe.worker.needs import NOTHING, Answers, Report, lived_in_steps
 from qframe.worker.outcome import JobOutcome
 from qframe.worker.shared import Shared
 from qframe.worker.slot_leases import ConcurrencyLimit
@@ -43,6 +43,17 @@ FORKED = 70
 class Runner(Shared):
     """Brings a reserved job to its end: `run`."""
 
+    slots = 1
+    refills = False
+    """Whether more jobs are reserved while some are held."""
+    ended_by: Interruption | None = None
+    """What ended a job and so ends the worker."""
+
+    @property
+    def busy(self) -> int:
+        """How many jobs run beside the loop."""
+        return 0
+
     @cached_property
     def answers(self) -> Answers:
         return {
@@ -51,7 +62,7 @@ class Runner(Shared):
             needs.Learn: lambda attempt, learn: attempt.learn_completion(learn.error),
             needs.Decide: lambda attempt, decide: attempt.decide(decide.error),
             needs.Settle: self.settle,
-            needs.Tell: self.tell,
+            needs.CallFailed: self.call_failed,
             needs.Wait: lambda _, pause: self.pause(pause.seconds),
         }
 
@@ -61,14 +72,17 @@ class Runner(Shared):
         Raises `BackendUnavailable` when the backend does not answer; the lease returns the job.
         """
         attempt = attempt or Attempt(self, job)
-        context = current.context_of(job)
+        life = lived_in_steps(attempt, attempt.life(), self.answers, None)
         try:
-            attempt.outcome = context.run(lived, attempt, attempt.life(), self.answers)
+            current.context_of(job).run(next, life)  # none of these answers takes time
+        except StopIteration as ended:
+            attempt.outcome = ended.value
         finally:
             self.leases.drop(job)
             if job.features:  # slot leases are among these
                 self.let_go(job)
             self.signals.look_after(job)
+        self.ended_by = attempt.ended_by
         if attempt.outcome is not JobOutcome.LOST:
             self.count(attempt)
         return attempt
@@ -92,6 +106,23 @@ class Runner(Shared):
 
     def close(self) -> None:
         self.cancellation.tidy()
+
+    # -- waiting ----------------------------------------------------------------------------------
+
+    def drain_signals(self) -> None:
+        """From now on a signal ends the wait that follows."""
+        self.signals.drain()
+
+    def sleep(self, seconds: float, queues: Sequence[str] = ()) -> None:
+        """Waits for a signal, the end of a job in a slot, or a job of these queues."""
+        if queues:
+            self.connection.backend.wait(queues, seconds, self.signals.fileno())
+        else:
+            self.signals.wait(seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Waits for a signal."""
+        self.signals.wait(seconds)
 
     # -- what a life needs ------------------------------------------------------------------------
 
@@ -122,11 +153,13 @@ class Runner(Shared):
         """Calls the handler under its timeout; returns what it raised."""
         try:
             instance = attempt.made()
-            attempt.result = execution.perform(instance, self.middleware, bare=attempt.is_bare)
+            attempt.result = execution.perform(
+                instance, self.middleware, self.hooks, bare=attempt.is_bare
+            )
             if pusher.own.tasks_open or pusher.own.elsewhere:
                 pusher.wait()  # what its threads have dispatched comes before its end
             if attempt.has_succeeded():
-                execution.tell(instance, "succeeded")
+                execution.call_hook(instance, "succeeded", hooks=self.hooks)
         except BaseException as error:  # noqa: BLE001 (whatever a job raises is its outcome)
             return None if attempt.is_handled else error
         finally:
@@ -159,16 +192,13 @@ class Runner(Shared):
             self.settler.flush()  # its `failed` may take long
         job.settle(end)
 
-    def tell(self, attempt: Attempt, tell: needs.Tell) -> None:
+    def call_failed(self, attempt: Attempt, need: needs.CallFailed) -> None:
         """Calls the job's `failed`, if the job can be made."""
         instance = attempt.for_hooks()
         if instance is not None:
             timeout = self.options.timeout
             self.watch(timeout + self.options.grace if timeout else 0)
-            execution.tell(instance, "failed", tell.verdict.end.error)
-
-    def pause(self, seconds: float) -> None:
-        self.signals.wait(seconds)
+            execution.call_hook(instance, "failed", need.verdict.end.error, hooks=self.hooks)
 
     # -- jobs that may run only so many at once ----------------------------------------------------
 
@@ -179,7 +209,7 @@ class Runner(Shared):
         if not limits:
             started = self.settler.start(attempt.job)
             if completing.waits.get(attempt.name, True):
-                return started and self._heard_start(attempt)
+                return started and self._is_start_confirmed(attempt)
             return started
         for _try in range(_TRIES):
             if not self.admits(attempt, limits):
@@ -193,7 +223,7 @@ class Runner(Shared):
         self.put_off(attempt.job, limits[0])
         return False
 
-    def _heard_start(self, attempt: Attempt) -> bool:
+    def _is_start_confirmed(self, attempt: Attempt) -> bool:
         """Waits for the reply to a start, if the job may be completed within a transaction."""
         if self.sees_start(attempt):
             with suppress(BackendUnavailable):  # resent with the next request
@@ -206,7 +236,7 @@ class Runner(Shared):
             completing.may_complete(attempt.name, attempt.job_class)
             and Capability.WITHIN in self.connection.capabilities
         )
-        attempt.job.start_heard = found
+        attempt.job.start_confirmed = found
         return found
 
     def limits_of(self, attempt: Attempt) -> Sequence[ConcurrencyLimit]:

@@ -17,7 +17,7 @@ from functools import partial
 
 from qframe import forks
 from qframe.connection import Connection
-from qframe.contracts.step import APPLIED, Outcome, Result, Step
+from qframe.contracts.step import Outcome, Result, Step
 from qframe.exceptions import BackendUnavailable, JobAlreadySettled, SettleError
 from qframe.features.base import End, Plan
 from qframe.features.reserved import ReservedJob
@@ -52,7 +52,11 @@ class DeferredEnd:
         if self.is_answered or (is_gone and self.pending and not self.is_unconfirmed):
             return None  # known already, or in the reply to another request
         self.is_answered = True
-        return APPLIED if is_gone and self.is_unconfirmed else result
+        return (
+            result
+            if result.outcome is Outcome.APPLIED
+            else result.of_end(unanswered=self.is_unconfirmed)
+        )
 
 
 class Settler:
@@ -99,6 +103,10 @@ class Settler:
         """
         self._deferred.appendleft(DeferredEnd(job, end, job.defer(end), _ignore))
 
+    def put_back(self, job: ReservedJob, end: End) -> None:
+        """As `give_back`, in the order of the calls."""
+        self.defer(job, end, _ignore)
+
     # -- requests ---------------------------------------------------------------------------------
 
     def start(self, job: ReservedJob, *, wait: bool = False) -> bool:
@@ -140,10 +148,10 @@ class Settler:
                 self._on_results(ends, jobs, results)
             else:
                 self._backend.apply_async(steps, partial(self._on_results, ends, jobs))
-        except BackendUnavailable:
+        except BackendUnavailable as error:
             for job in jobs:
                 self._unanswered.pop(job, None)
-            self._put_back(ends)
+            self._put_back(ends, error)
             raise
         return jobs[-1] not in self._unanswered
 
@@ -158,8 +166,8 @@ class Settler:
         ends, steps = self._take()
         try:
             jobs, results = self.reserve_after(steps, queues, limit)
-        except BackendUnavailable:
-            self._put_back(ends)
+        except BackendUnavailable as error:
+            self._put_back(ends, error)
             raise
         self._on_ends(ends, results)
         # No reply to an earlier request comes after this one. A job that still runs is confirmed.
@@ -174,8 +182,8 @@ class Settler:
         if ends:
             try:
                 results = self._backend.apply(*steps)
-            except BackendUnavailable:
-                self._put_back(ends)
+            except BackendUnavailable as error:
+                self._put_back(ends, error)
                 raise
             self._on_ends(ends, results)
         self.read_replies()
@@ -222,10 +230,10 @@ class Settler:
             steps.append(each.plan)
         return ends, steps
 
-    def _put_back(self, ends: list[DeferredEnd]) -> None:
-        """Sends these again with the next request: their reply was lost."""
+    def _put_back(self, ends: list[DeferredEnd], error: BackendUnavailable) -> None:
+        """Sends these again with the next request: this one got no reply."""
         for each in ends:
-            each.is_unconfirmed = True
+            each.is_unconfirmed = each.is_unconfirmed or error.in_doubt
         self._deferred.extendleft(reversed(ends))
 
     # -- replies ----------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ class Shared:
         self.pid = process.pid()
         self.no_limits = Limits(None, {}, options)
         self.middleware = connection.middleware()
+        self.hooks = connection.hooks
         self.recorder = Recorder()
         self.by_tag: TagRecorder | None = None
         self.running: dict[ReservedJob, RunningAttempt] = {}

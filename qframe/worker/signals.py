@@ -27,20 +27,20 @@ _SLACK = 1.0
 class Signals(WakeUp):
     """The signals of a worker: flags, and what wakes the loop.
 
-    Off the main thread, or if not `heard`, no signal arrives; `tell_to_stop` still works.
+    Off the main thread, or if not `handled`, no signal arrives; `request_stop` still works.
     """
 
-    def __init__(self, *, heard: bool = True) -> None:
+    def __init__(self, *, handled: bool = True) -> None:
         super().__init__()
         self.quit = False
-        self._is_told = False
-        """Whether it was told to stop, but not by SIGHUP, which may come before or after."""
+        self._was_asked_to_stop = False
+        """Whether it was asked to stop, but not by SIGHUP, which may come before or after."""
         self.stop_signal = 0
         self.paused = False
-        self._told_of: set[tuple[str, str]] = set()
+        self._warned_of: set[tuple[str, str]] = set()
         self.fired: Interruption | None = None
         """What ended the running job, even if the job swallowed it."""
-        self.on_main_thread = heard and threading.current_thread() is threading.main_thread()
+        self.on_main_thread = handled and threading.current_thread() is threading.main_thread()
         self._ending: tuple[Interruption, Callable[[], bool]] | None = None
         self._running = False
         self._timeout = 0.0
@@ -50,11 +50,11 @@ class Signals(WakeUp):
 
     def __enter__(self) -> Self:
         if self.on_main_thread:
-            self.hear(STOPS, self._stop)
-            self.hear([signal.SIGUSR1], self._interrupt)
-            self.hear([signal.SIGUSR2], self._pause)
-            self.hear([signal.SIGCONT], self._resume)
-            self.hear([signal.SIGALRM], self._ring)
+            self.handle(STOPS, self._stop)
+            self.handle([signal.SIGUSR1], self._interrupt)
+            self.handle([signal.SIGUSR2], self._pause)
+            self.handle([signal.SIGCONT], self._resume)
+            self.handle([signal.SIGALRM], self._ring)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -65,14 +65,14 @@ class Signals(WakeUp):
     def heed_hang_up(self) -> None:
         """Makes SIGHUP, which reports the death of a pool, stop the worker after its job."""
         if self.on_main_thread:
-            self.hear([signal.SIGHUP], self._hang_up)
+            self.handle([signal.SIGHUP], self._hang_up)
 
     # -- the loop's side ------------------------------------------------------------------------
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Asks the worker, from any thread, to stop after its job."""
-        self.quit = self._is_told = True
-        self.tell()
+        self.quit = self._was_asked_to_stop = True
+        self.wake()
 
     def end(self, error: Interruption, still: Callable[[], bool]) -> None:
         """Ends the running job by `error`, from any thread, if it `still` runs."""
@@ -141,13 +141,13 @@ class Signals(WakeUp):
                 log.debug("the worker's descriptor for signals: %s", closed)
             if lost := handlers.lost():
                 handlers.put_back(lost)
-                self._tell_of_handlers(lost, (job.name,))
+                self._warn_of_handlers(lost, (job.name,))
 
-    def _tell_of_handlers(self, lost: Iterable[int], jobs: Iterable[str]) -> None:
+    def _warn_of_handlers(self, lost: Iterable[int], jobs: Iterable[str]) -> None:
         names = ", ".join(signal.Signals(number).name for number in lost)
         who = " or ".join(jobs)
-        if (who, names) not in self._told_of:
-            self._told_of.add((who, names))
+        if (who, names) not in self._warned_of:
+            self._warned_of.add((who, names))
             log.warning(
                 "%s replaced the worker's handler of %s, which would have made it deaf: it is put "
                 "back. A job that wants to clean up uses `finally`.",
@@ -158,9 +158,9 @@ class Signals(WakeUp):
     # -- handlers -------------------------------------------------------------------------------
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._is_told:
-            self._end_job(JobGivenBack("the worker was told twice to stop"), frame)
-        self.quit = self._is_told = True
+        if self._was_asked_to_stop:
+            self._end_job(JobGivenBack("the worker was asked twice to stop"), frame)
+        self.quit = self._was_asked_to_stop = True
         self.stop_signal = number
 
     def _hang_up(self, number: int, _frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterable
 from typing import Self
 
@@ -26,20 +27,21 @@ class WakeUp:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._heard: list[int] = []
+        self._handled: list[int] = []
         self._wakeup_before: int | None = None
         self._wakes_by = self._writer.fileno()
         """The descriptor that signals are written to: an event loop here may have set its own."""
         self._own = self._writer.fileno()
         self._inode = os.fstat(self._own).st_ino
+        self._leaving = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in self._heard:
+        for number in self._handled:
             handlers.give_back(number)
-        self._heard.clear()
+        self._handled.clear()
         if self._wakeup_before is not None:
             signal.set_wakeup_fd(self._wakeup_before)
         self._reader.close()
@@ -55,6 +57,7 @@ class WakeUp:
         except OSError:
             closed = True
         if closed:
+            self._leaving.acquire()  # for good: another thread that finds it, too, says nothing
             words = (
                 f"qframe: {by} closed files of its worker's process, which ends at once: the job "
                 "comes back, as its tries have it\n"
@@ -63,7 +66,7 @@ class WakeUp:
                 os.write(_STDERR, words.encode(errors="replace"))
             os._exit(_LOST)
 
-    def hear(self, numbers: Iterable[int], handler: handlers.Handler) -> None:
+    def handle(self, numbers: Iterable[int], handler: handlers.Handler) -> None:
         """Handles signals, and wakes up at each. Raises `ValueError` off the main thread."""
         if self._wakeup_before is None:
             self._wakeup_before = signal.set_wakeup_fd(
@@ -71,7 +74,7 @@ class WakeUp:
             )
         for number in numbers:
             handlers.take(number, handler)
-            self._heard.append(number)
+            self._handled.append(number)
 
     def keep_waking(self) -> None:
         """Makes signals wake us again after other code has set its own descriptor."""
@@ -92,7 +95,7 @@ class WakeUp:
             return self._reader.recv(4096)
         return b""
 
-    def tell(self, number: int = 0) -> None:
+    def wake(self, number: int = 0) -> None:
         """Wakes up the waiting thread, from any thread, as a signal of this number would."""
         with contextlib.suppress(OSError):
             self._writer.send(bytes([number]))

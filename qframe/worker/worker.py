@@ -1,11 +1,11 @@
-"""Worker: what `qframe work` calls, and programs that run a worker themselves."""
+"""JobWorker: puts a worker together, and runs it."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from qframe import events, manager
@@ -17,15 +17,13 @@ from qframe.manager import QueueManager
 from qframe.metrics import version
 from qframe.metrics.by_tag import TagRecorder
 from qframe.worker import roster
-from qframe.worker.alerting import alerting
 from qframe.worker.concurrency import ConcurrencyLimits
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import WorkedQueues
-from qframe.worker.relaying import relaying
 from qframe.worker.runner import Runner
-from qframe.worker.scheduling import rows_of, scheduling
+from qframe.worker.side_tasks import SideTask, SideTasks, running
 from qframe.worker.signals import Signals
 
 if TYPE_CHECKING:
@@ -34,13 +32,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("qframe")
 
 
-class Worker:
+class JobWorker:
     """Works the queues of one connection until there is a reason to stop.
 
-    `run()` is what `qframe work` calls; it returns the exit code. Off the main thread it runs
-    without signals, and so without timeouts, and logs that; `stop()` ends it from any thread.
-    Raises `ConfigurationError` for a connection that is unknown, holds no jobs, or cannot list its
-    queues although a pattern is given.
+    `Worker` is one with all side tasks. Raises `ConfigurationError` for a connection that is
+    unknown, holds no jobs, or cannot list its queues although a pattern is given.
     """
 
     heeds_signals: ClassVar[bool] = True
@@ -65,7 +61,7 @@ class Worker:
         for name in selected.names:
             self.connection.backend.check_queue(name)
         self.stop_reason: StopReason | None = None
-        self.told: Callable[[roster.Entry], None] | None = None
+        self.on_written: Callable[[roster.Entry], None] | None = None
         """Called within about a second, from another thread, with what the worker is doing."""
         self.member: PoolMember | None = None
         """The worker's membership in its pool."""
@@ -108,7 +104,7 @@ class Worker:
         """Asks the worker, from any thread, to stop after its job."""
         self._stop_asked = True
         if self._signals is not None:
-            self._signals.tell_to_stop()
+            self._signals.request_stop()
 
     def load(self) -> None:
         """Imports the modules of `jobs` here, unless each job has a process of its own.
@@ -124,7 +120,10 @@ class Worker:
 
     def run(self) -> int:
         """Works, and returns the exit code that says why it stopped."""
-        manager.use(self.manager)
+        with manager.work_for(self.manager):
+            return self._run()
+
+    def _run(self) -> int:
         self.load()
         with self._signals_made() as signals, execution.run_in_caller(really=self.is_guest):
             if self.heeds_signals and not signals.on_main_thread:
@@ -133,7 +132,7 @@ class Worker:
             loop.mark_version(version.of(self.manager.settings))
             self._signals = signals
             if self._stop_asked:  # stopped before it ran
-                signals.tell_to_stop()
+                signals.request_stop()
             try:
                 loop.begin()
                 if self.member is not None:
@@ -152,12 +151,12 @@ class Worker:
         if self.options.isolate:
             from qframe.worker.isolation.signals import IsolatingSignals  # noqa: PLC0415 (as in `load`)
 
-            return IsolatingSignals(heard=self.heeds_signals)
+            return IsolatingSignals(handled=self.heeds_signals)
         if self.options.concurrency > 1:
             from qframe.worker.slots.signals import SlotSignals  # noqa: PLC0415 (as in `load`)
 
-            return SlotSignals(heard=self.heeds_signals)
-        return Signals(heard=self.heeds_signals)
+            return SlotSignals(handled=self.heeds_signals)
+        return Signals(handled=self.heeds_signals)
 
     def _made(self, signals: Signals) -> Loop:
         self.manager.keyring.prepare()
@@ -185,14 +184,20 @@ class Worker:
         if self.connection.is_measured and self.manager.settings.metric_tags:
             runner.by_tag = TagRecorder(self.manager.settings.metric_tags)
         return loop(
-            self.connection, self._selected(), self.options, signals, runner, beats, self.told,
-            self.member,
+            self.connection, self._selected(), self.options, signals, runner, beats,
+            self.on_written, self.member,
         )  # fmt: skip
 
     def _kinds(self, signals: Signals) -> tuple[type[Runner], type[Loop]]:
         """Returns the classes that run jobs under these options; rare ones are imported here."""
         if self.options.isolate:
-            return self._isolating(signals)
+            if not signals.on_main_thread:
+                raise ConfigurationError(
+                    "isolate forks, which only the main thread may: run it there"
+                )
+            from qframe.worker.isolation.runner import IsolatingRunner  # noqa: PLC0415 (as in `load`)
+
+            return IsolatingRunner, self.loop
         if self.options.concurrency > 1:
             from qframe.worker.slots.fetcher import Fetcher  # noqa: PLC0415 (as in `load`)
             from qframe.worker.slots.runner import SlotRunner  # noqa: PLC0415 (as in `load`)
@@ -200,29 +205,18 @@ class Worker:
             return SlotRunner, Fetcher
         return Runner, self.loop
 
-    def _isolating(self, signals: Signals) -> tuple[type[Runner], type[Loop]]:
-        if not signals.on_main_thread:
-            raise ConfigurationError("isolate forks, which only the main thread may: run it there")
-        from qframe.worker.isolation.loop import IsolatingLoop  # noqa: PLC0415 (as in `load`)
-        from qframe.worker.isolation.runner import IsolatingRunner  # noqa: PLC0415 (as in `load`)
+    def side_tasks(self) -> Sequence[SideTask]:
+        """Returns what it does besides its jobs in one run: nothing. `Worker` says more."""
+        return ()
 
-        return IsolatingRunner, IsolatingLoop
-
-    @contextlib.contextmanager
-    def _beside(self, loop: Loop) -> Iterator[None]:
+    def _beside(self, loop: Loop) -> AbstractContextManager[None]:
         """Runs the side tasks meanwhile: in threads, or in a process if the worker forks."""
-        queues, connection, beats = self.manager, self.connection, self._beats
-        wanted = self.options.schedule and not self.options.once
-        rows = rows_of(queues, connection, loop.control, wanted=wanted)
+        tasks, beats = SideTasks(self.side_tasks(), self.connection, loop.control), self._beats
         if self.options.isolate:
             from qframe.worker.isolation.sidecar import running_sidecar  # noqa: PLC0415 (as in `load`)
 
-            forking = cast("IsolatingRunner", loop.runner)
-            with running_sidecar(queues, connection, beats, forking, rows):
-                yield
-        else:
-            with relaying(queues), alerting(queues), scheduling(queues, connection, beats, rows):
-                yield
+            return running_sidecar(tasks, beats, cast("IsolatingRunner", loop.runner))
+        return running(tasks, beats)
 
     def _join(self, member: PoolMember, signals: Signals) -> None:
         """Tells the pool that signals are handled; an earlier pause may have been lost."""

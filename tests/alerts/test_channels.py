@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from qframe.alerts.channel import NotTold
+from qframe.alerts.channel import NotSent
 from qframe.alerts.channels import CommandChannel, Webhook
-from qframe.alerts.life import Telling
+from qframe.alerts.life import Notification
 from qframe.config import CommandSettings, WebhookSettings
 from tests.alerts.conftest import SECRET, Hook
 from tests.alerts.test_mail import ELSEWHERE, HERE, certificate, telling
@@ -31,7 +31,7 @@ def webhook(hook: Hook, **more: Any) -> Webhook:
 
 
 def test_what_is_posted(hook: Hook) -> None:
-    webhook(hook).tell(telling("evil\r\nX: y"))
+    webhook(hook).send(telling("evil\r\nX: y"))
     ((path, headers, body),) = hook.posts
     assert path == "/hook?to=ops"
     assert headers["Content-Type"] == "application/json"
@@ -47,7 +47,7 @@ def test_the_signature_is_verified_as_the_docs_say(hook: Hook) -> None:
     names: dict[str, Any] = {}
     exec(snippet, names)
     verified = names["verified"]
-    webhook(hook).tell(telling())
+    webhook(hook).send(telling())
     ((_, headers, body),) = hook.posts
     assert verified(SECRET, headers, body)
     assert not verified("another-secret-0", headers, body)
@@ -61,16 +61,16 @@ def test_the_signature_is_verified_as_the_docs_say(hook: Hook) -> None:
 @pytest.mark.parametrize("status", [400, 404, 500, 503])
 def test_a_refusal_is_said_without_the_address(hook: Hook, status: int) -> None:
     hook.status = status
-    with pytest.raises(NotTold) as raised:
-        webhook(hook).tell(telling())
+    with pytest.raises(NotSent) as raised:
+        webhook(hook).send(telling())
     assert str(raised.value) == f"127.0.0.1 answered {status}"
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirection_is_not_followed(hook: Hook, status: int) -> None:
     hook.status, hook.headers = status, {"Location": hook.url}
-    with pytest.raises(NotTold, match=f"answered {status}"):
-        webhook(hook).tell(telling())
+    with pytest.raises(NotSent, match=f"answered {status}"):
+        webhook(hook).send(telling())
     assert len(hook.posts) == 1
 
 
@@ -78,8 +78,8 @@ def test_a_redirection_is_not_followed(hook: Hook, status: int) -> None:
 def test_an_answer_that_does_not_end_is_left_in_time(hook: Hook, how: str) -> None:
     setattr(hook, how, True)
     began = time.monotonic()
-    with pytest.raises(NotTold):
-        webhook(hook, timeout=0.5).tell(telling())
+    with pytest.raises(NotSent):
+        webhook(hook, timeout=0.5).send(telling())
     assert time.monotonic() - began < 10
 
 
@@ -104,10 +104,10 @@ def test_over_tls_only_to_whom_the_certificate_names(tmp_path: Path, is_named: b
         url = f"https://127.0.0.1:{listening.getsockname()[1]}/hook"
         channel = Webhook(WebhookSettings.model_validate({"url": url, "ca": ca}))
         if is_named:
-            channel.tell(telling())
+            channel.send(telling())
         else:
-            with pytest.raises(NotTold, match=r"not valid for '127\.0\.0\.1'"):
-                channel.tell(telling())
+            with pytest.raises(NotSent, match=r"not valid for '127\.0\.0\.1'"):
+                channel.send(telling())
         thread.join()
     assert b"".join(got).startswith(b"POST /hook HTTP/1.1" if is_named else b"")
     assert bool(got) == is_named
@@ -115,8 +115,8 @@ def test_over_tls_only_to_whom_the_certificate_names(tmp_path: Path, is_named: b
 
 def test_a_server_that_is_not_there() -> None:
     settings = WebhookSettings.model_validate({"url": "http://127.0.0.1:9/s3cr3t"})
-    with pytest.raises(NotTold) as raised:
-        Webhook(settings).tell(telling())
+    with pytest.raises(NotSent) as raised:
+        Webhook(settings).send(telling())
     assert str(raised.value) == "127.0.0.1: ConnectionRefusedError"
 
 
@@ -124,18 +124,18 @@ def command(*words: object, timeout: float = 20) -> CommandChannel:
     return CommandChannel(CommandSettings(run=[str(each) for each in words], timeout=timeout))
 
 
-def told(given: Telling | None = None) -> Telling:
+def told(given: Notification | None = None) -> Notification:
     return given or telling("evil'; $(touch hacked) \x1b")
 
 
 def test_a_program_gets_json_and_no_shell(tmp_path: Path) -> None:
     file = tmp_path / "got"
-    command("sh", "-c", 'cat > "$0"; test "$1" = "a b;c"', file, "a b;c").tell(told())
+    command("sh", "-c", 'cat > "$0"; test "$1" = "a b;c"', file, "a b;c").send(told())
     assert json.loads(file.read_text())["subject"] == "x"
 
 
 def test_a_program_that_reads_nothing_is_well() -> None:
-    command("true").tell(told(telling("x" * 300)))
+    command("true").send(told(telling("x" * 300)))
 
 
 @pytest.mark.parametrize(
@@ -146,16 +146,16 @@ def test_a_program_that_reads_nothing_is_well() -> None:
     ],
 )
 def test_a_program_that_fails_is_named(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(NotTold) as raised:
-        command(*words).tell(told())
+    with pytest.raises(NotSent) as raised:
+        command(*words).send(told())
     assert str(raised.value) == said
 
 
 def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"trap '' TERM; sleep 60 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
-    with pytest.raises(NotTold, match=r"sh was killed after 1 s"):
-        command("sh", "-c", script, timeout=1).tell(told())
+    with pytest.raises(NotSent, match=r"sh was killed after 1 s"):
+        command("sh", "-c", script, timeout=1).send(told())
     child, parent = map(int, pids.read_text().split())
 
     def ended(pid: int) -> bool:
@@ -173,7 +173,7 @@ def test_a_program_has_the_signals_of_any(tmp_path: Path) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     try:
         file = tmp_path / "got"
-        command("sh", "-c", f"exec grep SigBlk /proc/self/status > {file}").tell(told())
+        command("sh", "-c", f"exec grep SigBlk /proc/self/status > {file}").send(told())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert int(file.read_text().split()[1], 16) == 0

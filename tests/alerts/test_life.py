@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from qframe.alerts import checker, life
-from qframe.alerts.channel import Channel, NotTold
+from qframe.alerts.channel import Channel, NotSent
 from qframe.alerts.checker import Checker, alerts_on
-from qframe.alerts.life import AlertRecords, AlertTerms, Evaluation, RuleFinding, Telling
+from qframe.alerts.life import AlertRecords, AlertTerms, Evaluation, Notification, RuleFinding
 from qframe.config import AlertSettings
 from qframe.contracts.step import Result, Set, Step
 from qframe.drivers.memory.backend import MemoryBackend
@@ -77,11 +77,11 @@ class Told(Channel):
         self.fails = 0
         self.hold: Callable[[], None] = lambda: None
 
-    def tell(self, telling: Telling) -> None:
+    def send(self, telling: Notification) -> None:
         self.hold()
         if self.fails:
             self.fails -= 1
-            raise NotTold("not now")
+            raise NotSent("not now")
         self.heard.append((telling.event, telling.alert.text))
         self.ids.append(telling.id)
 
@@ -324,9 +324,9 @@ def test_what_nobody_takes_is_given_up_and_said(
     one = scene.another()
     scene.wrong, scene.told.fails = ["mail"], 10**6
     scene.let(one, 100, times=40)
-    assert "was never told (told): mail waits" in caplog.text
+    assert "was never sent (told): mail waits" in caplog.text
     state = AlertRecords.read(scene.store.get(checker._STATE)[0])
-    assert state.tellings == []
+    assert state.notifications == []
 
 
 def test_one_who_takes_long_holds_up_no_look(scene: Scene) -> None:
@@ -393,7 +393,7 @@ def test_however_much_is_wrong_it_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
             state.look(Evaluation(wrong), terms, START)
             state.begin(terms, START)
             assert len(state.alerts) == min(life._MOST, len(wrong))
-            assert len(state.tellings) <= life._MOST_TELLINGS
+            assert len(state.notifications) <= life._MOST_TELLINGS
     assert len(state.model_dump_json()) < 1000 * life._MOST_TELLINGS
 
 

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from qframe.alerts.channel import NotTold
-from qframe.alerts.life import Alert, Telling
+from qframe.alerts.channel import NotSent
+from qframe.alerts.life import Alert, Notification
 from qframe.alerts.mail import Mail
 from qframe.config import MailSettings
 from tests.support.server_process import free_port
@@ -31,11 +31,11 @@ from tests.support.server_process import free_port
 PASSWORD = "p4ss-w0rd"
 
 
-def telling(text: str = "mail waits") -> Telling:
+def telling(text: str = "mail waits") -> Notification:
     alert = Alert(
         id="i", rule="run > 1m", connection="c", what="x", value=1, since=0, seen=0, text=text
     )
-    return Telling(id="i.1", channel="mail", event="raised", alert=alert, at=0, due=0)
+    return Notification(id="i.1", channel="mail", event="raised", alert=alert, at=0, due=0)
 
 
 def certificate(folder: Path, *names: x509.GeneralName) -> tuple[Path, ssl.SSLContext]:
@@ -114,7 +114,7 @@ def options(tls: str, context: ssl.SSLContext) -> dict[str, Any]:
 def test_a_mail_says_what_is_wrong_and_takes_no_header_from_a_text() -> None:
     with server() as seen:
         text = "evil\r\nBcc: all@b.example\x1b[31m\u2028ran"
-        mail(seen.port, tls="none").tell(telling(text))
+        mail(seen.port, tls="none").send(telling(text))
     ((got, _),) = seen.mails
     said = got.content.decode()
     assert got.rcpt_tos == ["ops@a.example"]
@@ -127,7 +127,7 @@ def test_a_mail_says_what_is_wrong_and_takes_no_header_from_a_text() -> None:
 def test_it_is_encrypted_and_logs_in(tls: str, tmp_path: Path) -> None:
     ca, context = certificate(tmp_path, HERE)
     with server(**options(tls, context)) as seen:
-        mail(seen.port, tls=tls, ca=ca, user="qframe", password=PASSWORD).tell(telling())
+        mail(seen.port, tls=tls, ca=ca, user="qframe", password=PASSWORD).send(telling())
     ((got, session),) = seen.mails
     assert got.rcpt_tos == ["ops@a.example"]
     assert session.authenticated
@@ -139,26 +139,26 @@ def test_a_certificate_of_another_or_unknown_gets_no_password(tls: str, tmp_path
     ca, context = certificate(tmp_path, ELSEWHERE)
     with server(**options(tls, context)) as seen:
         login = {"user": "qframe", "password": PASSWORD, "tls": tls}
-        with pytest.raises(NotTold, match=r"not valid for '127\.0\.0\.1'"):
-            mail(seen.port, ca=ca, **login).tell(telling())
-        with pytest.raises(NotTold, match="self-signed"):
-            mail(seen.port, **login).tell(telling())
+        with pytest.raises(NotSent, match=r"not valid for '127\.0\.0\.1'"):
+            mail(seen.port, ca=ca, **login).send(telling())
+        with pytest.raises(NotSent, match="self-signed"):
+            mail(seen.port, **login).send(telling())
     assert (seen.mails, seen.logins) == ([], [])
 
 
 def test_a_server_without_tls_gets_no_password() -> None:
     with (
         server(auth_require_tls=False) as seen,
-        pytest.raises(NotTold, match="SMTPNotSupportedError"),
+        pytest.raises(NotSent, match="SMTPNotSupportedError"),
     ):
-        mail(seen.port, user="qframe", password=PASSWORD).tell(telling())
+        mail(seen.port, user="qframe", password=PASSWORD).send(telling())
     assert (seen.mails, seen.logins) == ([], [])
 
 
 def test_a_wrong_password_is_said_without_it(tmp_path: Path) -> None:
     ca, context = certificate(tmp_path, HERE)
-    with server(**options("starttls", context)) as seen, pytest.raises(NotTold) as raised:
-        mail(seen.port, ca=ca, user="qframe", password="wr0ng-one").tell(telling())
+    with server(**options("starttls", context)) as seen, pytest.raises(NotSent) as raised:
+        mail(seen.port, ca=ca, user="qframe", password="wr0ng-one").send(telling())
     assert str(raised.value) == "127.0.0.1 answered 535"
     assert seen.mails == []
 
@@ -166,8 +166,8 @@ def test_a_wrong_password_is_said_without_it(tmp_path: Path) -> None:
 def test_a_server_that_says_nothing_is_left_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
-        with pytest.raises(NotTold):
-            mail(silent.getsockname()[1], tls="none", timeout=0.3).tell(telling())
+        with pytest.raises(NotSent):
+            mail(silent.getsockname()[1], tls="none", timeout=0.3).send(telling())
         assert time.monotonic() - began < 10
 
 
@@ -193,8 +193,8 @@ def test_one_that_is_slow_in_each_part_is_left_in_time(tls: str, tmp_path: Path)
         thread = threading.Thread(target=serve, args=(listening,))
         thread.start()
         began = time.monotonic()
-        with pytest.raises(NotTold):
-            mail(listening.getsockname()[1], tls=tls, ca=ca, timeout=0.5).tell(telling())
+        with pytest.raises(NotSent):
+            mail(listening.getsockname()[1], tls=tls, ca=ca, timeout=0.5).send(telling())
         took = time.monotonic() - began
         over.set()
         thread.join()

@@ -76,7 +76,7 @@ def two(project: Project) -> tuple[Process, Process]:
 
 def untold(project: Project) -> int:
     """Count what is still to be told, or is not known to have been."""
-    return len(AlertRecords.read(project.queue.store.get(_STATE)[0]).tellings)
+    return len(AlertRecords.read(project.queue.store.get(_STATE)[0]).notifications)
 
 
 def beat_of(project: Project, worker: Process) -> float:

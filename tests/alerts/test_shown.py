@@ -12,12 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from qframe import QueueManager, config, manager
-from qframe.alerts import checker
+from qframe.alerts import checker, side_task
 from qframe.alerts.checker import Checker
 from qframe.console.app import main
 from qframe.metrics.kept import Metrics
 from qframe.metrics.recorder import Recorder
-from qframe.worker import alerting
 from tests.alerts.conftest import SECRET, Hook
 from tests.alerts.test_subjects import Clock
 from tests.support.process import Project, wait_for
@@ -35,7 +34,7 @@ class Shown:
         self.clock = clock
         self.site = Site(QueueManager(config.load()))
         manager.use(self.site.queues)
-        self.looks: Checker = alerting.checker(self.site.queues, threading.Event())
+        self.looks: Checker = side_task.checker(self.site.queues, threading.Event())
 
     def look(self) -> None:
         self.clock.ahead += 10

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from qframe import Queueable, QueueManager, dispatch, events, manager
-from qframe.alerts import channels, checker
+from qframe import Queueable, QueueManager, Worker, dispatch, events, manager
+from qframe.alerts import channels, checker, readings, side_task, view
 from qframe.alerts.checker import Checker
+from qframe.alerts.readings import Readings
 from qframe.config import AlertSettings
 from qframe.connection import Connection
 from qframe.contracts.outbox import Lag
@@ -30,10 +31,8 @@ from qframe.operations import queues as operations
 from qframe.outbox.relay import Relay
 from qframe.outbox.text import encoded
 from qframe.rules import parse
-from qframe.worker import alerting, readings, roster, view
+from qframe.worker import queue_facts, roster
 from qframe.worker.options import WorkerOptions
-from qframe.worker.readings import Readings
-from qframe.worker.worker import Worker
 from tests.support.process import wait_for
 from tests.support.proxy import Mode, Proxy
 from tests.support.redis_server import RedisServer
@@ -61,7 +60,7 @@ class Watch:
         self.clock = clock
         self.heard: list[events.AlertEvent] = []
         self.readings = Readings(queues)
-        self._one = Checker(alerting.place(queues), settings, self.readings.look, told)
+        self._one = Checker(side_task.place(queues), settings, self.readings.look, told)
         events.listen(events.AlertEvent)(self.heard.append)
 
     def looks(self, seconds: float = 10.0) -> list[str]:
@@ -86,7 +85,7 @@ class Watch:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     stand_in = SimpleNamespace(time=clock.time, monotonic=clock.monotonic)
-    for module in (checker, readings, view, kept):
+    for module in (checker, readings, queue_facts, view, kept):
         monkeypatch.setattr(module, "time", stand_in)
     return clock
 

@@ -14,13 +14,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from qframe.config import BeanstalkdSettings, DatabaseSettings, RedisSettings
 from qframe.contracts.backend import Backend, Timing
 from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
+from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.ordered import OrderedBackend
 from qframe.drivers.redis.backend import RedisBackend
+from qframe.drivers.redis.settings import RedisSettings
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.proxy import Mode, Proxy
 from tests.support.redis_server import RedisCluster, RedisServer

@@ -74,6 +74,16 @@ def test_the_record_and_the_end_of_the_job_are_one_step(
     assert not drained(backend)
 
 
+def test_the_record_of_a_later_failure_is_not_forgotten(backend: Backend) -> None:
+    apply(backend, None, Record(failed("u1", at=1.25)))
+    apply(backend, None, Record(failed("u1", at=2.5)))
+    stale = tried(backend, None, Forget("u1", 1.25), Push(QUEUE, b"retried"))
+    assert stale == Result(Outcome.REFUSED, "u1")
+    assert backend.count_failed() == 1
+    apply(backend, None, Forget("u1", 2.5))
+    assert (backend.count_failed(), drained(backend)) == (0, [])
+
+
 def test_a_record_is_forgotten_once(backend: Backend, other: Backend) -> None:
     apply(backend, None, Record(failed("u1")))
     apply(backend, None, Forget("u1"), Push(QUEUE, b"retried"))

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from qframe.contracts.backend import Backend, Capability, Latch
+from qframe.contracts.backend import Backend, Capability
+from qframe.contracts.facts import Latch
 from qframe.contracts.step import Arrive, Close, Delete, Extend, Open, Outcome, Push, Result, Set
 from tests.conformance.backends import Bench
 from tests.conformance.steps import (

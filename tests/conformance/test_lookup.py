@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from qframe.contracts.backend import Backend, Capability, Place
+from qframe.contracts.backend import Backend, Capability
+from qframe.contracts.browsing import Place
 from qframe.contracts.step import Bury, Delete, Push, Release, Step
 from qframe.drivers import lookup
 from qframe.drivers.lookup import look

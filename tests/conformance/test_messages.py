@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from qframe.contracts.backend import Backend, Capability, Place
+from qframe.contracts.backend import Backend, Capability
+from qframe.contracts.browsing import Place
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Bury, Delete, Push, Release, Start, Step
 from tests.conformance.backends import Bench

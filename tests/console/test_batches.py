@@ -14,7 +14,7 @@ import pytest
 from qframe import Batch, batch
 from qframe.console import batches, connections, follow
 from qframe.contracts import BatchRecord
-from qframe.contracts.step import Step
+from qframe.contracts.step import Forget, Step
 from qframe.exceptions import QframeError
 from qframe.failed.retry import retry
 from qframe.features.batch import BatchMember
@@ -435,7 +435,7 @@ def test_failed_jobs_that_are_gone_are_told(shop: Shop, parts: Parts) -> None:
     found = parts.dispatch(3, allow=True)
     parts.work(0, 2)
     store = shop.manager.failed_store()
-    store.forget(found.failed_jobs[0])
+    store.place.apply(Step(None, Forget(found.failed_jobs[0])))
     said = shop.run("retry-batch", found.id)
     assert said.out == (
         f"{found.id}: queued 1 failed jobs again; 1 are not among the failed jobs (any more)\n"
@@ -451,7 +451,7 @@ def test_one_that_cannot_be_queued_is_kept(
     parts.work(0, 1)
     bad, good = found.failed_jobs
 
-    def refusing(queues: Any, store: Any, record: Any) -> bool:
+    def refusing(queues: Any, store: Any, record: Any, *_: Any) -> bool:
         if record.uuid == bad:
             raise QframeError("it is not wanted")
         return retry(queues, store, record)

@@ -53,7 +53,7 @@ def test_records_may_be_removed_while_they_are_gone_through(stores: list[FailedS
     for record in stores[0].all():
         seen.append(record.uuid)
         if len(seen) % 50 == 0:
-            stores[0].forget(record.uuid)
+            stores[0].forget(record)
     assert seen == [f"u-{number}" for number in reversed(range(250))]
 
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import threading
 
-from qframe import QueueManager
+from qframe import QueueManager, Worker, WorkerOptions
 from qframe.metrics.deploys import Deploys
-from qframe.worker import Worker, WorkerOptions
 from tests.console.conftest import Shop
 from tests.support.process import wait_for
 

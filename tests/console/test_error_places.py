@@ -150,7 +150,7 @@ def test_what_no_frame_of_the_application_has_is_shown_whole() -> None:
     error = raised.value
     assert error.__traceback__ is not None
     error.__traceback__ = error.__traceback__.tb_next
-    assert "config.py" in tracebacks.full(error)
+    assert "config/files.py" in tracebacks.full(error)
     assert tracebacks.placed(error) == "ConfigurationError: /nowhere: No such file or directory"
 
 

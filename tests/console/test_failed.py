@@ -325,7 +325,7 @@ def test_the_stores_of_every_configured_connection_are_listed(shop: Shop) -> Non
     here, there = shop.keep("u-1"), shop.keep("u-2")
     store = shop.manager.failed_store("other")
     store.add(there)
-    shop.manager.failed_store("database").forget(there.uuid)
+    shop.manager.failed_store("database").forget(there)
     assert [row["uuid"] for row in shop.run("failed", "--json").rows] == [here.uuid, there.uuid]
     assert [r["uuid"] for r in shop.run("failed", "--json", "--connection", "other").rows] == [
         "u-2"

@@ -77,7 +77,7 @@ def test_a_stream_that_is_closed_is_no_error(stdout: Stdout) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
 def test_a_listing_is_one_json_document_whatever_is_in_it(stdout: Stdout, encoding: str) -> None:
     written = stdout(encoding)
-    text.say_json([{"uuid": words} for words in AWKWARD])
+    text.print_json([{"uuid": words} for words in AWKWARD])
     printed = written.getvalue().decode(encoding)
     assert [row["uuid"] for row in json.loads(printed)] == AWKWARD
     assert printed.replace("\n", "").isprintable()
@@ -86,7 +86,7 @@ def test_a_listing_is_one_json_document_whatever_is_in_it(stdout: Stdout, encodi
 def test_a_line_and_a_table_take_any_text(stdout: Stdout) -> None:
     written = stdout("ascii")
     text.say("é\ud800")
-    text.say_rows([{"job": "é\ud800"}], ["job"], empty="")
+    text.print_rows([{"job": "é\ud800"}], ["job"], empty="")
     assert written.getvalue().decode("ascii").split() == [r"\xe9\ud800", "job", r"\xe9\ud800"]
 
 

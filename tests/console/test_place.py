@@ -140,7 +140,8 @@ def test_a_project_that_has_joined_gets_no_note(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.write("manage.py", MANAGE)
-    monkeypatch.setattr(config, "source", lambda: ("settings.QFRAME", {"root": str(shop.root)}))
+    given = ("settings.QFRAME", {"root": str(shop.root)})
+    monkeypatch.setattr(config.framework, "source", lambda: given)
     said = shop.run("check")
     assert "config   settings.QFRAME" in said.lines
     assert not [line for line in said.lines if line.startswith("note")]

@@ -41,8 +41,8 @@ def shown_until(shop: DjangoShop, task: str, status: str, seconds: float) -> dic
     return dict(json.loads(said))
 
 
-def test_the_higher_priority_is_first(beanstalkd_server: BeanstalkdServer, tmp_path: Path) -> None:
-    port = beanstalkd_server.port
+def test_the_higher_priority_is_first(own_beanstalkd: BeanstalkdServer, tmp_path: Path) -> None:
+    port = own_beanstalkd.port
     settings = in_database(default="beanstalkd")
     settings["connections"]["beanstalkd"] = {"driver": "beanstalkd", "port": port}
     shop = DjangoShop(tmp_path, qframe=settings)
@@ -51,7 +51,7 @@ def test_the_higher_priority_is_first(beanstalkd_server: BeanstalkdServer, tmp_p
         "for priority in (-100, 0, 1, 100): print(receipt.using(priority=priority).enqueue(1).id)\n"
         "print(stubborn.using(priority=99).enqueue(2).id)"
     ).split()
-    with beanstalkd_server.client() as client:
+    with own_beanstalkd.client() as client:
         client.watch("default")
         first = [client.stats_job(number)["pri"] for number in range(1, 6)]
     assert first == [1124, 1024, 1023, 924, 925]
@@ -61,6 +61,19 @@ def test_the_higher_priority_is_first(beanstalkd_server: BeanstalkdServer, tmp_p
     least, plain, more, most, again = ids
     order = sorted(ids, key=lambda task: results[task]["last"])
     assert order == [most, again, more, plain, least], "it was tried again before what is behind it"
+
+
+def test_the_higher_priority_is_first_in_a_database(tmp_path: Path) -> None:
+    shop = DjangoShop(tmp_path, qframe=in_database())
+    shop.done("migrate", "--verbosity", "0")
+    ids = shop.run(
+        "for priority in (-100, -1, 0, 1, 100): "
+        "print(receipt.using(priority=priority).enqueue(1).id)"
+    ).split()
+    shop.done("qframe", "work", "--stop-when-empty")
+    results = dict(zip(ids, shown(shop, *ids), strict=True))
+    assert {each["status"] for each in results.values()} == {"SUCCESSFUL"}
+    assert sorted(ids, key=lambda task: results[task]["last"]) == ids[::-1]
 
 
 _LONG = [

@@ -35,27 +35,6 @@ LEFT_OUT = {
 }
 
 
-WITH_PRIORITIES = {
-    "TaskTestCase.test_using_priority",
-    "TaskTestCase.test_chained_using",
-    "TaskTestCase.test_invalid_priority",
-}
-"""These are run on a connection that has priorities; they enqueue nothing."""
-
-
-class Prioritized(unittest.TestSuite):
-    """Tests that are run on beanstalkd, which need not be there."""
-
-    def run(self, result: Any, debug: bool = False) -> Any:
-        """Run them so."""
-        queued: Any = globals()["Queued"]
-        queued.more = {"connection": "beanstalkd"}
-        try:
-            return super().run(result, debug)
-        finally:
-            queued.more = {}
-
-
 def configure(folder: Path) -> None:
     """Set up a project whose jobs are in memory, and whose tasks are Django's."""
     import django
@@ -76,7 +55,7 @@ def suites(folder: Path) -> unittest.TestSuite:
     """Give all their tests but those that are left out."""
     sys.path.insert(0, str(folder))
     sys.modules["upstream"] = sys.modules[__name__]
-    found, prioritized, names = unittest.TestSuite(), Prioritized(), set()
+    found, names = unittest.TestSuite(), set()
     for name in MODULES:
         text = (folder / "tasks" / f"{name}.py").read_text(encoding="utf-8")
         for theirs, ours in REPLACED.items():
@@ -89,12 +68,9 @@ def suites(folder: Path) -> unittest.TestSuite:
             for test in case:
                 short = ".".join(test.id().rsplit(".", 2)[1:])
                 names.add(short)
-                if short in WITH_PRIORITIES:
-                    prioritized.addTest(test)
-                elif short not in LEFT_OUT:
+                if short not in LEFT_OUT:
                     found.addTest(test)
-    found.addTest(prioritized)
-    gone = (LEFT_OUT.keys() | WITH_PRIORITIES) - names
+    gone = LEFT_OUT.keys() - names
     if gone:
         sys.exit(f"left out, and not there any more: {', '.join(sorted(gone))}")
     return found
@@ -121,9 +97,8 @@ def main(folder: Path) -> None:
 
 def define() -> None:
     """Define the backends, once Django is set up."""
-    from qframe import manager
+    from qframe import Worker, WorkerOptions, manager
     from qframe.django.tasks import QframeBackend
-    from qframe.worker import Worker, WorkerOptions
 
     class Queued(QframeBackend):
         """Keeps what was enqueued in `results`, as the DummyBackend does, for its tests to see."""

@@ -33,10 +33,11 @@ def test_the_null_failed_store_keeps_nothing() -> None:
     manager = QueueManager({"default": "sync", "failed": {"driver": "null"}})
     store = manager.failed_store()
     assert isinstance(store.place, NullBackend)
-    store.add(FailedJob("a", "sync", "default", b"{}", "why", "x", 1, History(), 1.0))
+    record = FailedJob("a", "sync", "default", b"{}", "why", "x", 1, History(), 1.0)
+    store.add(record)
     assert store.find("a") is None
     assert list(store.page()) == []
-    assert (store.count(), store.flush(), store.forget("a")) == (0, 0, False)
+    assert (store.count(), store.flush(), store.forget(record)) == (0, 0, False)
 
 
 def test_a_wait_is_woken_by_a_descriptor_of_any_number() -> None:

@@ -13,9 +13,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from examples.webapp.app import app
-from qframe import QueueManager, manager
+from qframe import QueueManager, Worker, WorkerOptions, manager
 from qframe.contracts import Queue, Sizes
-from qframe.worker import Worker, WorkerOptions
 
 ROOT = Path(__file__).parents[2]
 BOOKING = {"guest": "Zoë", "email": "zoe@example.org", "seats": "3", "evening": "2030-12-10"}

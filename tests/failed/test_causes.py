@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from qframe import QueueManager, manager
+from qframe import QueueManager, Worker, WorkerOptions, manager
 from qframe.contracts import FailedJob, History
 from qframe.failed.causes import HOURS, by_cause, cause_of
 from qframe.payload import tracebacks
-from qframe.worker import Worker, WorkerOptions
 
 _MODULE = """
 import asyncio

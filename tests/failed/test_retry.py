@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -8,6 +9,8 @@ import pytest
 
 from qframe import ConfigurationError, QueueManager, events
 from qframe.contracts import FailedJob, History
+from qframe.contracts.step import Push, Result, Step
+from qframe.drivers.database.backend import DatabaseBackend
 from qframe.failed.retry import renewed, retry
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -61,9 +64,10 @@ def test_retry_moves_a_record_and_tells_the_listeners() -> None:
     events.listen(events.JobRetryRequested)(heard.append)
     queues = QueueManager()
     store = queues.failed_store()
-    store.add(record())
-    assert retry(queues, store, record()) is True
-    assert retry(queues, store, record()) is False
+    failed = record()
+    store.add(failed)
+    assert retry(queues, store, failed) is True
+    assert retry(queues, store, failed) is False
     assert store.count() == 0
     assert queues.connection().size("emails") == 1
     assert (heard[0].uuid, heard[0].connection, heard[0].queue) == ("u-1", "database", "emails")
@@ -86,8 +90,40 @@ def test_a_record_kept_in_another_database_is_pushed_then_removed() -> None:
         }
     )
     store = queues.failed_store("database")
-    store.add(record())
-    assert retry(queues, store, record()) is True
+    failed = record()
+    store.add(failed)
+    assert retry(queues, store, failed) is True
     assert store.count() == 0
     assert queues.connection("database").size("emails") == 1
     assert queues.connection("other").size("emails") == 0
+
+
+@pytest.mark.parametrize("apart", ["failed jobs", "messages and facts"])
+def test_a_job_that_fails_anew_before_the_retry_ends_stays_in_the_list(
+    apart: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker may be faster than who retries it and then removes the old record."""
+    other = {"driver": "database", "url": "sqlite:///other.sqlite3"}
+    place = {"failed": {"driver": "other"}}
+    if apart == "messages and facts":
+        place["store"] = {"driver": "other"}
+    queues = QueueManager({"connections": {"other": other}, **place})
+    connection = queues.connection("database")
+    store = connection.failed
+    first = record()
+    store.add(first)
+    anew = dataclasses.replace(first, failed_at=first.failed_at + 1)
+    apply = DatabaseBackend.apply
+
+    def apply_and_fail(backend: DatabaseBackend, *steps: Step) -> list[Result]:
+        results = apply(backend, *steps)
+        if any(isinstance(each, Push) for step in steps for each in step.operations):
+            store.add(anew)
+        return results
+
+    monkeypatch.setattr(DatabaseBackend, "apply", apply_and_fail)
+    assert retry(queues, store, first) is True
+    assert connection.size("emails") == 1
+    assert [each.failed_at for each in store.all()] == [pytest.approx(anew.failed_at)]
+    assert retry(queues, store, first) is False, "that of the first failure is gone"
+    assert connection.size("emails") == 1

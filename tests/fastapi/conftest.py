@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qframe import QueueManager, manager
-from qframe.fastapi import overrides
+from qframe.hooks import of_process
 from qframe.jobs import project
 from tests.fastapi import dependencies
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def queues(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueManager]:
     monkeypatch.setattr(project, "_root", None)
     monkeypatch.setattr(manager, "_default", None)
-    monkeypatch.setattr(overrides, "_app", None)
+    monkeypatch.setattr(of_process, "overrides", None)
     made = QueueManager({"default": "memory", "root": ROOT, "connections": {}})
     manager.use(made)
     dependencies.said.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
@@ -11,8 +12,10 @@ from fastapi import BackgroundTasks, Depends, FastAPI, Header, Request, Response
 
 from qframe import JobDefinitionError, QueueManager
 from qframe.fastapi import BackgroundJobs, inject, use
+from qframe.hooks import Hooks
 from qframe.jobs import execution
 from qframe.testing import drain, run
+from tests.fastapi.conftest import ROOT
 from tests.fastapi.dependencies import (
     Call,
     Session,
@@ -105,6 +108,24 @@ def test_the_applications_overrides_hold() -> None:
 
     app.dependency_overrides = {get_client: of_request}
     run(mixed.job(1)).assert_failed_with(JobDefinitionError, "takes 'request' from the request")
+
+
+def gives(name: str) -> Callable[[], str]:
+    return lambda: name
+
+
+def test_two_applications_have_their_own_overrides() -> None:
+    kept = []  # the jobs keep no application alive
+    managers = []
+    for name in ("shop", "blog"):
+        app, queues = FastAPI(), QueueManager({"default": "sync", "root": ROOT}, Hooks())
+        app.dependency_overrides[get_client] = gives(name)
+        use(app, queues)
+        kept.append(app)
+        managers.append(queues)
+    for queues in managers:
+        queues.connection().push(mixed.job(1))
+    assert said == [("mixed", 1, "shop"), ("mixed", 1, "blog")]
 
 
 def test_an_ordinary_call_takes_what_it_is_given() -> None:

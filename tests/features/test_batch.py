@@ -532,7 +532,8 @@ def nested(
     counted: dict[str, Any] = BatchMember("outer", 0).keys() if member else {}
     kept = [bench.maker(uuid, batch="inner")(place).fields() for place, uuid in enumerate(members)]
     data = {
-        "identity": "inner", "label": "inner", "default_queue": None, "allows": allows, "step": 0,
+        "identity": "inner", "label": "inner", "default_queue": None, "allows": allows,
+        "progress_step": 0,
         "callback_job": bench.callback_job("inner").fields(),
         "follow": {
             event: [bench.prepared(event, "told", **about("inner", event)).fields()]

@@ -19,6 +19,7 @@ from qframe.features.all import FEATURES
 from qframe.features.base import End
 from qframe.features.chain import CAUSE, ChainFeature, ChainPlan
 from qframe.features.context import Prepared
+from qframe.payload.encryption import Keyring, new_key
 from qframe.payload.signature import Signer
 from tests.features.harness import Bench
 
@@ -432,3 +433,45 @@ def test_what_could_be_no_chain_is_none(bench: Bench, said: Any, state: State) -
 def test_its_feature_is_asked_first() -> None:
     """The others are to know whether the chain goes on."""
     assert isinstance(FEATURES[0], ChainFeature)
+
+
+# -- what a link returned -------------------------------------------------------------------------
+
+
+def previous(bench: Bench, result: Any) -> Any:
+    """Let a link return this, and give what the payload of the next has of it."""
+    dispatch(bench, link(bench, "a"), link(bench, "b"), link(bench, "z"))
+    job = bench.started()
+    job.settle(End(State.COMPLETE, result=result))
+    return bench.started().payload.get(chain.PREVIOUS)
+
+
+@pytest.mark.parametrize("result", [0, "", [], {"a": [1.5, None]}, 2**60, "\u00e9"])
+def test_the_next_link_gets_what_a_link_returned(bench: Bench, result: Any) -> None:
+    assert previous(bench, result) == {"uuid": "a", "name": "Demo", "result": result}
+
+
+def test_of_a_link_that_returned_nothing_the_next_gets_nothing(bench: Bench) -> None:
+    assert previous(bench, None) is None
+
+
+@pytest.mark.parametrize("result", [object(), "x" * 70_000])
+def test_a_result_that_cannot_travel_leaves_a_remark(bench: Bench, result: Any) -> None:
+    assert previous(bench, result)["remark"].startswith("the result ")
+
+
+def test_a_result_without_room_in_the_payload_leaves_a_remark(bench: Bench) -> None:
+    bench.context.max_payload = 1000
+    found = previous(bench, "x" * 900)
+    assert "max_payload" in found["remark"]
+    assert "result" not in found
+
+
+def test_what_an_encrypted_link_returned_is_encrypted(bench: Bench) -> None:
+    keyring = bench.context.keyring = Keyring([new_key()])
+    data = keyring.sealed("app.Demo", b'{"job":"app.Demo","data":{}}')
+    dispatch(bench, link(bench, "a", data=data), link(bench, "b"))
+    bench.started().settle(End(State.COMPLETE, result="secret"))
+    job = bench.started()
+    assert b"secret" not in job.raw_body
+    assert keyring.opened(chain.PREVIOUS, job.payload[chain.PREVIOUS]) == "secret"

@@ -23,7 +23,7 @@ def joined(parts: dict[str, str]) -> str:
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
-        "key": st.one_of(st.sampled_from(['"unique:a"', '"debounce:a"']), SMALL),
+        "key": st.one_of(st.sampled_from(['"unique:a"', '"debounce:a"', '"once:a"']), SMALL),
         "for": st.one_of(st.just("60"), SMALL),
         "until": st.one_of(st.sampled_from(['"handled"', '"started"']), SMALL),
     },
@@ -40,8 +40,9 @@ NEARLY = st.fixed_dictionaries(
     {"uuid": st.one_of(st.just('"a"'), SMALL)},
     optional={
         "job": SMALL, "displayName": SMALL, "createdAt": SMALL, "unique": FIELDS,
-        "debounce": FIELDS, "track": st.one_of(st.just("60"), SMALL), "trackedSince": SMALL,
-        "retried": SMALL, "priority": SMALL, "chain": PLACES, "batch": PLACES,
+        "debounce": FIELDS, "once": FIELDS, "group": SMALL,
+        "track": st.one_of(st.just("60"), SMALL), "trackedSince": SMALL, "retried": SMALL,
+        "priority": SMALL, "chain": PLACES, "batch": PLACES,
     },
 ).map(joined)  # fmt: skip
 

@@ -30,6 +30,7 @@ LOCK = "unique:app.Demo:1"
 UNIQUE: dict[str, Any] = {"unique": {"key": LOCK, "for": 3600, "until": "handled"}}
 STARTED: dict[str, Any] = {"unique": {"key": LOCK, "for": 3600, "until": "started"}}
 DEBOUNCED: dict[str, Any] = {"debounce": {"key": "debounce:app.Demo:1", "for": 3600}}
+ONCE: dict[str, Any] = {"once": {"key": "once:app.Demo:1", "for": 3600}}
 TRACKED: dict[str, Any] = {"track": 86400}
 MOST = 40
 
@@ -147,12 +148,17 @@ KINDS: dict[str, Push] = {
     **ONE_AT_A_TIME,
     "plain": pushes(),
     "tracked": pushes(**TRACKED),
+    "once": pushes(**ONCE),
+    "once, delayed and tracked": pushes(delay=5, **ONCE, **TRACKED),
+    "unique and once": pushes(**UNIQUE, **ONCE),
     "debounced": pushes(delay=5, **DEBOUNCED),
     "debounced and tracked": pushes(delay=5, **DEBOUNCED, **TRACKED),
     "chain of plain jobs": chains(),
     "chain of debounced jobs": chains(delay=5, **DEBOUNCED, **TRACKED),
     "batch": batches(),
     "batch of unique jobs": batches(**UNIQUE, **TRACKED),
+    "chain of jobs with keys": chains(**ONCE),
+    "batch of jobs with keys": batches(**ONCE),
     "batch of debounced jobs": batches(delay=5, **DEBOUNCED),
 }
 faults = pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)

@@ -9,8 +9,9 @@ import pytest
 from flask import Flask
 
 from qframe import config, manager
-from qframe.flask import QFrame
-from qframe.jobs import execution, project
+from qframe.flask import QFrame, extension
+from qframe.hooks import of_process
+from qframe.jobs import project
 from tests.flask import jobs
 
 ROOT = Path(__file__).parents[2]
@@ -21,10 +22,12 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave nothing of an application behind."""
     monkeypatch.setattr(project, "_root", None)
     monkeypatch.setattr(manager, "_default", None)
-    monkeypatch.setattr(config, "source", None)
-    monkeypatch.setattr(config, "command_line", "qframe")
-    monkeypatch.setattr(execution, "around", None)
-    monkeypatch.setattr(execution, "around_on_loop", None)
+    monkeypatch.setattr(config.framework, "source", None)
+    monkeypatch.setattr(config.framework, "command_line", "qframe")
+    monkeypatch.setattr(manager, "find", None)
+    monkeypatch.setattr(extension, "_last", None)
+    monkeypatch.setattr(of_process, "around", None)
+    monkeypatch.setattr(of_process, "around_on_loop", None)
     jobs.said.clear()
 
 

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from flask import Flask, current_app, g, has_app_context
 
-from qframe import ConfigurationError, QueueManager, dispatch, manager, queueable
+from qframe import (
+    ConfigurationError,
+    QueueManager,
+    Worker,
+    WorkerOptions,
+    dispatch,
+    manager,
+    queueable,
+)
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.flask import QFrame
 from qframe.jobs import execution
@@ -44,7 +52,7 @@ def test_jobs_on_a_loop_have_one_each(app: Flask) -> None:
     async def both() -> None:
         async def one() -> None:
             await execution.perform_on_loop(LookOnLoop())
-            await execution.tell_on_loop(LookOnLoop(), "succeeded")
+            await execution.call_hook_on_loop(LookOnLoop(), "succeeded")
 
         await asyncio.gather(one(), one())
 
@@ -165,3 +173,64 @@ def test_the_command_is_the_whole_of_qframe(app: Flask) -> None:
     assert refused.exit_code == 2
     assert "unknown key 'defualt'" in refused.output
     assert "Traceback" not in refused.output
+
+
+@pytest.fixture
+def applications(alone: None) -> dict[str, Flask]:
+    """Two applications in one process, one extension for both."""
+    queue = QFrame()
+    found = {name: Flask(name) for name in ("shop", "blog")}
+    for name, each in found.items():
+        each.config["QFRAME"] = {
+            "default": name,
+            "root": ROOT,
+            "connections": {name: {"driver": "memory"}},
+        }
+        queue.init_app(each)
+    return found
+
+
+def test_two_applications_have_their_own_connections(applications: dict[str, Flask]) -> None:
+    for name, each in applications.items():
+        with each.app_context():
+            dispatch(Look()).send()
+            assert manager.default().settings.default == name
+            assert each.extensions["qframe"].manager is manager.default()
+    assert manager.default().settings.default == "blog"
+    for each in applications.values():
+        with each.app_context():
+            assert manager.default().connection().size("q") == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_the_jobs_of_two_applications_run_in_their_own_contexts(
+    applications: dict[str, Flask], concurrency: int
+) -> None:
+    options = WorkerOptions(queues=("q",), stop_when_empty=True, memory=0, concurrency=concurrency)
+    workers: dict[str, Worker] = {}
+    for name, each in applications.items():
+        with each.app_context():
+            workers[name] = Worker(options=options)
+            look.dispatch().send()
+            dispatch(LookOnLoop()).send()
+    for name in ("shop", "blog", "shop"):
+        workers[name].run()
+    names = [said_by[0] for said_by in said if isinstance(said_by, tuple)]
+    assert names == ["shop"] * 4 + ["blog"] * 4
+
+
+@queueable(queue="q")
+def dispatches() -> None:
+    look.dispatch().send()
+
+
+def test_a_job_dispatches_to_its_own_application(applications: dict[str, Flask]) -> None:
+    with applications["shop"].app_context():
+        dispatches.dispatch().send()
+        worker = Worker(options=WorkerOptions(queues=("q",), max_jobs=1, memory=0))
+    worker.run()
+    sizes = []
+    for each in applications.values():
+        with each.app_context():
+            sizes.append(manager.default().connection().size("q"))
+    assert sizes == [1, 0]

@@ -8,8 +8,9 @@ import pytest
 from flask import Flask, abort, redirect, request, session
 from werkzeug.test import Client, TestResponse
 
-from qframe.flask import page
+from qframe.flask import QFrame, page
 from qframe.web import Visitor
+from tests.flask.conftest import ROOT
 from tests.flask.jobs import look
 
 
@@ -70,3 +71,19 @@ def test_below_another_prefix_and_with_any_letters(app: Flask, client: Any) -> N
     said: TestResponse = other.get("/shop/ops/queues/", headers=headers)
     assert 'href="/shop/ops/queues/' in said.text
     assert other.get("/shop/ops/queues/jobs/\u00fc%20x", headers=headers).status_code == 404
+
+
+def test_two_applications_show_their_own_connections(alone: None) -> None:
+    pages = {}
+    for name in ("shop", "blog"):
+        made = Flask(name)
+        there = {name: {"driver": "memory"}}
+        made.config["QFRAME"] = {"default": name, "root": ROOT, "connections": there}
+        QFrame(made)
+        made.register_blueprint(page(lambda: "read"), url_prefix="/queues")
+        with made.app_context():
+            look.dispatch().send()
+        pages[name] = made.test_client()
+    for name in ("shop", "blog", "shop"):
+        listed = pages[name].get("/queues/api/v1/queues").text
+        assert [each in listed for each in ("shop", "blog")] == [name == "shop", name == "blog"]

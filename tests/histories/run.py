@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from qframe.contracts.backend import Backend, Capability, Found, Latch, Place, Timing
+from qframe.contracts.backend import Backend, Capability, Timing
+from qframe.contracts.browsing import Found, Place
+from qframe.contracts.facts import Latch
 from qframe.contracts.step import (
     Add,
     Arrive,
@@ -204,7 +206,8 @@ class Run:
             for queue in QUEUES:
                 backend.sizes(queue)  # the answer has come by then
         elif event.lost and self._may_be_lost(steps) and self.bench.lose_answer():
-            results = backend.apply(*(real for _, real, _ in steps))
+            answers = backend.apply(*(real for _, real, _ in steps))
+            results = [each.of_end(unanswered=False) for each in answers]
             self.bench.keep_answers()
         else:
             results = backend.apply(*(real for _, real, _ in steps))

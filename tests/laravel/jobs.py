@@ -7,6 +7,8 @@ import os
 import time
 from typing import Any
 
+from pydantic import Field
+
 from qframe import Queueable, events
 
 _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -23,13 +25,13 @@ class SendWelcome(Queueable):
 
     word: str = ""
     data: Any = None
-    sleep: float = 0
+    pause: float = Field(0, alias="sleep")
     python_fails: int = 0
     php_fails: int = 0
 
     def handle(self) -> None:
         self._note("start")
-        time.sleep(self.sleep)
+        time.sleep(self.pause)
         if self.attempts <= self.python_fails:
             raise RuntimeError(f"Python does not like attempt {self.attempts}")
         self._note("end")

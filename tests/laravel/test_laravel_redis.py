@@ -559,3 +559,26 @@ def push_shared(app: RedisApplication, by: str, data: dict[str, Any]) -> None:
         app.php_push(["push", "app.jobs.Shared", data])
     else:
         app.queue.push(foreign("app.jobs.Shared", data))
+
+
+# -- priorities, which Laravel has not ----------------------------------------------------------
+
+
+def test_a_priority_of_python_is_an_ordinary_job_of_php(make: MakeApplication) -> None:
+    app = make("")
+    for number, priority in ((1, 5000), (2, None), (3, 0)):
+        app.queue.push(foreign(IMPORT, {"id": number}, priority=priority), "php")
+    assert app.php_push(["size", "php"]) == [3]
+    app.php_drains("php")
+    assert {entry["data"]["id"] for entry in app.entries("end", side="php")} == {1, 2, 3}
+    assert app.empty("php")
+
+
+def test_what_php_pushes_beside_priorities_is_in_the_middle(make: MakeApplication) -> None:
+    app = make("")
+    for word, priority in (("last", 5000), ("first", 0)):
+        job = foreign("app.jobs.SendWelcome", {"word": word}, priority=priority)
+        app.queue.push(job)
+    app.php_push(["push", "app.jobs.SendWelcome", {"word": "php"}])
+    app.drain()
+    assert [end["data"]["word"] for end in app.entries("end")] == ["first", "php", "last"]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from qframe import Queueable, QueueManager, manager
+from qframe import Queueable, QueueManager, Worker, WorkerOptions, manager
 from qframe.operations.board import Board
 from qframe.web.prometheus import exposition
-from qframe.worker import Worker, WorkerOptions
 
 
 class Billed(Queueable):

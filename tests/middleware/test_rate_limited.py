@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import runpy
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qframe import LimitReached, Queueable
+from qframe import (
+    JobDefinitionError,
+    LimitReached,
+    Queueable,
+    QueueManager,
+    SynchronousOnly,
+    manager,
+)
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, BackendUnusable, LeaseLost
 from qframe.middleware import Limit, RateLimited
+from qframe.testing import fake, run
 from tests.middleware.clock import Clock
 
 
@@ -168,6 +180,147 @@ def test_a_clock_that_goes_back_blocks_no_longer_than_the_limit(store: Store, cl
     assert 0 < tried(limited) <= 60 + 30
     clock.forward(60.1)
     assert tried(limited) == 0
+
+
+# -- paused ---------------------------------------------------------------------------------------
+
+
+def test_a_paused_limit_holds_all_its_jobs_back_until_its_end(store: Store, clock: Clock) -> None:
+    limited = RateLimited("100/s", name="github")
+    limited.pause(30)
+    clock.forward(10)
+    assert 20 <= tried(limited, user=1) <= 20.1
+    assert 20 <= tried(RateLimited("100/s", name="github"), user=2) <= 20.1, (
+        "wherever it is written"
+    )
+    assert tried(RateLimited("100/s", name="other")) == 0
+    clock.forward(20)
+    assert tried(limited) == 0
+    assert len(store.keys("limit:github")) == 1, "a job that was held back was not charged"
+
+
+def test_a_shorter_pause_leaves_a_longer_one(store: Store, clock: Clock) -> None:
+    limited = RateLimited("100/s", name="github")
+    limited.pause(60)
+    limited.pause(timedelta(seconds=5))
+    limited.pause(0)
+    assert tried(limited) >= 60
+    limited.pause(90)
+    assert tried(limited) >= 90
+
+
+def test_a_running_job_pauses_its_own_limit(store: Store, clock: Clock) -> None:
+    limited = RateLimited(Limit(9, 1, by=lambda job: job.user))
+
+    def told_429(job: Any) -> None:
+        limited.pause(60)
+
+    limited(Call(user=7), told_429)
+    assert tried(limited, user=7) >= 60
+    assert tried(limited, user=8) == 0
+    with pytest.raises(JobDefinitionError, match="no name: outside of its jobs, name one"):
+        limited.pause(60)
+    limited.pause(60, Call(user=8))
+    assert tried(limited, user=8) >= 60
+
+
+def test_of_several_limits_those_that_share_one_wait(store: Store, clock: Clock) -> None:
+    own, both = Limit(9, 1, by=lambda job: job.user), Limit(9, 60, by=lambda job: job.tenant)
+    limited = RateLimited(own, both, name="github")
+    with pytest.raises(JobDefinitionError, match=r"has `by`: .* pause\(seconds, job\)"):
+        limited.pause(60)
+    limited.pause(60, Call(user=7, tenant=3))
+    assert tried(limited, user=7, tenant=4) >= 60
+    assert tried(limited, user=8, tenant=3) >= 60
+    assert tried(limited, user=8, tenant=4) == 0
+
+
+def test_a_paused_job_is_released_or_skipped_as_a_limited_one(store: Store, clock: Clock) -> None:
+    fixed = RateLimited("9/s", name="github", release=5)
+    fixed.pause(60)
+    assert tried(fixed) == 5
+    job, reserved = Call(), Reserved()
+    object.__setattr__(job, "_reserved", reserved)
+    ran: list[Queueable] = []
+    RateLimited("9/s", name="github", dont_release=True)(job, ran.append)
+    assert (ran, reserved.released) == ([], [])
+    with pytest.raises(LimitReached, match="Call cannot run for another 60"):
+        RateLimited("9/s", name="github")(Call(), ran.append)
+
+
+def test_a_clock_that_goes_back_holds_no_job_for_longer_than_the_pause(
+    store: Store, clock: Clock
+) -> None:
+    limited = RateLimited("9/s", name="github")
+    limited.pause(60)
+    clock.forward(-7 * 24 * 3600)
+    assert 60 <= tried(limited) <= 60.1
+
+
+def test_a_pause_is_gone_from_the_store_after_its_time(store: Store) -> None:
+    RateLimited("9/s", name="github").pause(60)
+    ((key, _),) = store.items("paused:")
+    store.backend.timing.skew += 60.5
+    assert store.get(key) != [None]
+    store.backend.timing.skew += 1
+    assert store.get(key) == [None]
+
+
+def test_the_connection_says_whose_workers_wait(fresh: Path, clock: Clock) -> None:
+    connections = {name: {"driver": "memory"} for name in ("a", "b", "c")}
+    manager.use(QueueManager({"default": "a", "connections": connections}))
+
+    class Elsewhere(Call):
+        connection = "b"
+
+    limited = RateLimited("9/s", name="github")
+    limited.pause(1)
+    limited.pause(2, Elsewhere())
+    limited.pause(3, Elsewhere(), connection="c")
+    found = [manager.default().connection(name).store.items("paused:") for name in "abc"]
+    assert [[text.split()[1] for _, text in each] for each in found] == [
+        ["1000"],
+        ["2000"],
+        ["3000"],
+    ]
+
+
+def test_on_an_event_loop_a_pause_is_awaited(store: Store, clock: Clock) -> None:
+    limited = RateLimited("9/s")
+
+    async def told_429() -> None:
+        with pytest.raises(SynchronousOnly, match=r"await apause\(\)"):
+            limited.pause(60)
+        await limited.apause(60)
+
+    limited(Call(), lambda _: asyncio.run(told_429()))
+    assert tried(limited) >= 60
+
+
+@pytest.mark.parametrize("seconds", [-1, "60", None, datetime.now(UTC), float("inf")])
+def test_what_is_no_time_is_refused(store: Store, seconds: Any) -> None:
+    with pytest.raises(JobDefinitionError, match="the pause of a limit must"):
+        RateLimited("9/s", name="github").pause(seconds)
+
+
+def test_without_its_store_a_pause_raises(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(store.backend), "apply", failing(BackendUnavailable("away")))
+    with pytest.raises(BackendUnavailable):
+        RateLimited("9/s", name="github").pause(60)
+
+
+def test_the_page_about_pauses_does_what_it_says(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "middleware.md").read_text()
+    code = page.split("### Pausing a limit", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    file = tmp_path / "rates.py"
+    file.write_text(code)
+    job_class = runpy.run_path(str(file), run_name="rates")["FetchRate"]
+    with fake():  # whose store both share
+        run(job_class(currency="EUR")).assert_retried(delay=30)
+        second = run(job_class(currency="CHF"))
+        second.assert_released()
+        assert second.delay is not None
+        assert 29 < second.delay < 32
 
 
 # -- many at once ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from qframe import (
     DontHandle,
+    Exponential,
     JobTimedOut,
     LimitReached,
     Queueable,
@@ -207,7 +208,12 @@ def test_the_backoff_takes_the_place_of_the_classes(store: Store) -> None:
     def fail(job: Any) -> None:
         job.handle()
 
-    for backoff, seconds in ((None, [600]), (5, [5]), ((1, 2.5), [1, 2.5])):
+    for backoff, seconds in (
+        (None, [600]),
+        (5, [5]),
+        ((1, 2.5), [1, 2.5]),
+        (Exponential(3, jitter=0), [3]),
+    ):
         with pytest.raises(ConnectionError):
             ThrottlesExceptions(10, per=60, backoff=backoff)(job, fail)
         assert job.backoff_after(1, DOWN) == seconds

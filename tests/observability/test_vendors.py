@@ -39,7 +39,7 @@ class Charge(Queueable):
 WORK = """
 import json
 from qframe import QueueManager, dispatch, manager
-from qframe.worker import Worker, WorkerOptions
+from qframe import Worker, WorkerOptions
 import telemetry, jobs
 {before}
 queues = QueueManager({{

@@ -130,7 +130,7 @@ def test_a_worker_looks_how_long_the_next_job_has_been_ready(
     dispatch(Noop()).on_queue("q").send()
     dispatch(Noop()).on_queue("later").delay(500).send()
     real = time.time
-    monkeypatch.setattr("qframe.worker.view.time.time", lambda: real() + 30)
+    monkeypatch.setattr("qframe.worker.queue_facts.time.time", lambda: real() + 30)
     metrics = Metrics(connection.store, name)
     Measuring(connection, metrics, "me", ["q", "later"]).beat()
     trend = Board(made).trend(connection=name, queue="q")

@@ -20,6 +20,8 @@ from qframe import (
     DontHandle,
     Queueable,
     QueueManager,
+    Worker,
+    WorkerOptions,
     abulk,
     batch,
     bulk,
@@ -34,7 +36,6 @@ from qframe.failed.retry import retry
 from qframe.jobs.tracing import active
 from qframe.otel.attributes import of_place
 from qframe.otel.measures import BUCKETS
-from qframe.worker import Worker, WorkerOptions
 from tests.otel.conftest import Traced
 
 pytestmark = pytest.mark.usefixtures("fresh")

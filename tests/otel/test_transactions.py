@@ -12,10 +12,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from qframe import Queueable, QueueManager, batch, bulk, chain, dispatch
-from qframe.dispatch import after_commit
+from qframe import Queueable, QueueManager, Worker, WorkerOptions, batch, bulk, chain, dispatch
 from qframe.dispatch.draft import flush
-from qframe.worker import Worker, WorkerOptions
+from qframe.hooks import of_process
 from tests.otel.conftest import Traced
 from tests.support.shop import Shop, opened
 
@@ -118,10 +117,10 @@ def test_what_a_frameworks_transaction_keeps_belongs_to_what_dispatched_it(
     with Session(shop.engine) as session:
         shop.order(session)
         open_now = Open(session if is_within else None)
-        monkeypatch.setattr(after_commit, "find_open", lambda _: open_now)
+        monkeypatch.setattr(of_process, "find_open", lambda _: open_now)
         with traced.tracers.get_tracer("app").start_as_current_span("view"):
             act()
-        monkeypatch.setattr(after_commit, "find_open", None)
+        monkeypatch.setattr(of_process, "find_open", None)
         session.commit()
     for each in open_now.waiting:
         each()

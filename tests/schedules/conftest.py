@@ -12,7 +12,7 @@ import pytest
 
 from qframe import Queueable, QueueManager, manager
 from qframe.connection import Connection
-from qframe.contracts.backend import Place
+from qframe.contracts.browsing import Place
 from qframe.schedules.definition import book
 from qframe.schedules.scheduler import Scheduler
 from qframe.schedules.schedulers import Schedulers

@@ -26,20 +26,20 @@ def test_the_code_of_the_page_does_what_it_says(bench: Bench, fresh: Path) -> No
     (code,) = re.findall(r"```python skip\n(from qframe import manager\n.*?)```", PAGE, re.DOTALL)
     (fresh / "app").mkdir()
     (fresh / "app" / "jobs.py").write_text(SYNC)
-    told: list[tuple[str, str, str]] = []
+    summaries: list[tuple[str, str, str]] = []
 
     def hear(event: events.SchedulePaused | events.ScheduleResumed) -> None:
-        told.append((type(event).__name__, event.connection, event.schedule))
+        summaries.append((type(event).__name__, event.connection, event.schedule))
 
     with events.kept():
         events.listen(events.SchedulePaused)(hear)
         events.listen(events.ScheduleResumed)(hear)
         exec(compile(code, "schedules.md", "exec"), {})
-    assert told == [
+    assert summaries == [
         ("SchedulePaused", "memory", "nightly"), ("ScheduleResumed", "memory", "nightly"),
         ("SchedulePaused", "memory", ""), ("ScheduleResumed", "memory", ""),
     ]  # fmt: skip
-    assert ScheduleRows(bench.queues).told(bench.queue) == []
+    assert ScheduleRows(bench.queues).summaries(bench.queue) == []
 
 
 def test_a_row_is_replaced_only_where_that_is_said_and_a_change_keeps_the_rest(
@@ -54,10 +54,10 @@ def test_a_row_is_replaced_only_where_that_is_said_and_a_change_keeps_the_rest(
     with pytest.raises(ConfigurationError, match="colour"):
         rows.change(bench.queue, "sync", colour="red")
     rows.change(bench.queue, "sync", when="every 10m")
-    (row,) = rows.told(bench.queue)
+    (row,) = rows.summaries(bench.queue)
     assert (row.when, row.spread) == ("every 10m", 9)
     rows.add(bench.queue, "sync", ROW.model_copy(update={"spread": 0}), replace=True)
-    (row,) = rows.told(bench.queue)
+    (row,) = rows.summaries(bench.queue)
     assert (row.when, row.spread) == ("every 5m", 0)
 
 

@@ -11,7 +11,7 @@ import pytest
 from qframe import Queueable, QueueManager, events, foreign, schedule
 from qframe.drivers.store import pause_key
 from qframe.exceptions import BackendUnavailable, ConfigurationError
-from qframe.jobs import registry
+from qframe.hooks import of_process
 from qframe.schedules.definition import book
 from qframe.schedules.rows import ScheduleRows
 from tests.schedules.conftest import START, Bench, Clock, Send
@@ -128,6 +128,20 @@ def test_runs_do_not_overlap_until_the_one_before_has_ended(bench: Bench) -> Non
         job.delete()
         bench.pass_(host, seconds=10)
     assert bench.times() == ["12:01:10"]
+
+
+class SendOnce(Send):
+    once = 3600
+
+
+def test_a_run_whose_key_is_taken_is_passed(bench: Bench) -> None:
+    schedule(SendOnce()).every_seconds(10).name("once")
+    skipped: list[events.ScheduleSkipped] = []
+    with events.kept():
+        events.listen(events.ScheduleSkipped)(skipped.append)
+        bench.pass_(bench.host(), seconds=20)
+    (job,) = bench.queue.reserve(["default"], 5)
+    assert [each.reason for each in skipped] == [f"once: {job.uuid} was before"]
 
 
 def test_how_a_run_ended_is_kept(bench: Bench) -> None:
@@ -262,7 +276,7 @@ def test_a_module_without_any_more_stops_the_old(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, jobs: list[str]
 ) -> None:
     """Also one that a framework has named: Django's apps."""
-    monkeypatch.setattr(registry, "also", [] if jobs else [__name__])
+    monkeypatch.setattr(of_process, "modules", [] if jobs else [__name__])
     bench = Bench(QueueManager({"default": "memory", "root": fresh, "jobs": jobs}))
     schedule(Send()).every_seconds(10).name("gone")
     old = bench.host()

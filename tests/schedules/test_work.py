@@ -26,9 +26,9 @@ def test_it_dispatches_works_on_no_job_and_ends_well_at_sigterm(tmp_path: Path) 
         work.signal(signal.SIGTERM)
         assert work.wait() == 0, work.err
         assert {each["status"] for each in work.rows} == {"dispatched"}
-        told = [each["message"] for each in work.rows]
+        summaries = [each["message"] for each in work.rows]
         waiting = [
             json.loads(each.raw_body) for each in project.queue.backend.search("default", b"")
         ]
-        assert [each["uuid"] for each in waiting] == told
-        assert [each["schedule"]["name"] for each in waiting] == ["tick"] * len(told)
+        assert [each["uuid"] for each in waiting] == summaries
+        assert [each["schedule"]["name"] for each in waiting] == ["tick"] * len(summaries)

@@ -24,7 +24,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.schedules.definition import book
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
 from qframe.schedules.schedulers import Schedulers
-from qframe.worker import scheduling
+from qframe.worker import side_tasks
 from tests.schedules.conftest import Bench
 from tests.support.process import wait_for
 
@@ -102,7 +102,7 @@ def test_a_failure_calls_its_hook_and_is_seen(here: Bench) -> None:
 def test_a_row_is_taken_up_where_the_code_has_no_schedules(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, fresh: Path
 ) -> None:
-    monkeypatch.setattr(scheduling, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(side_tasks, "LOOK_EVERY", 0.1)
     (fresh / "jobs_of_rows.py").write_text(
         "from qframe import Queueable\nfrom tests.schedules.test_worker import ran\n"
         "class Order(Queueable):\n    def handle(self) -> None:\n        ran.append('row')\n"
@@ -174,7 +174,7 @@ def two(fresh: Path) -> Iterator[Bench]:
 def test_a_worker_without_schedules_ends_those_of_older_code(
     two: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduling, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(side_tasks, "LOOK_EVERY", 0.1)
     assert not Schedulers(two.queues, [two.queue]).is_needed()
     schedule(Planned()).every_seconds(10).name("last")
     old = two.host()

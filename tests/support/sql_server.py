@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import psutil
 
-from qframe.config import DatabaseSettings
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from tests.support.server_process import PATIENCE, ServerProcess, free_port
 
 USER = "qframe"

@@ -12,10 +12,12 @@ from pydantic import Field, field_validator
 from qframe import (
     Batch,
     Cancelling,
+    Exponential,
     JobStatus,
     PendingDispatch,
     Queueable,
     QueueManager,
+    RetryLater,
     Worker,
     WorkerOptions,
     abulk,
@@ -120,6 +122,19 @@ class Inherits(SendWelcome):
 @queueable(queue="math", tries=3, backoff=[1, 5], delay=timedelta(seconds=1))
 def add(a: int, b: int = 2) -> int:
     return a + b
+
+
+@queueable(backoff=Exponential(1, most=timedelta(minutes=10)))
+def multiply(a: int, b: int) -> int:
+    return a * b
+
+
+class Growing(Queueable):
+    def backoff(self, attempt: int, error: BaseException) -> float | Exponential:
+        return error.retry_after if isinstance(error, RetryLater) else Exponential(1)
+
+    def handle(self) -> None:
+        raise RetryLater(timedelta(minutes=1), "not now") from OSError()
 
 
 @queueable

@@ -14,10 +14,14 @@ import pytest
 from qframe import Queueable, QueueManager, batch, chain, dispatch, manager
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
+from qframe.exceptions import JobSuspended
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.payload.secret import SHOWN, Secret
 from qframe.payload.timing import iso
+from qframe.worker.limits import JobFacts, Limits
+from qframe.worker.options import WorkerOptions
+from qframe.worker.outcome import decide
 from tests.web.conftest import FROM_HERE, Site
 from tests.web.test_pages import post, push, text_of
 
@@ -217,3 +221,29 @@ def test_secrets_are_stars_and_what_is_encrypted_stays_so(
     assert SHOWN in asked(site, failed.uuid)["payload"]
     assert SHOWN in asked(site, uuids[2])["payload"]
     assert "token" not in json.loads(asked(site, uuids[3])["payload"])["data"]
+
+
+def test_steps_are_shown_and_an_event_is_sent_from_the_page(site: Site) -> None:
+    searches(site)
+    uuid = push(site, "Often")
+    job = start(site)
+    job.step("charge", lambda: {"id": "<b>7"})
+    with pytest.raises(JobSuspended) as raised:
+        job.wait_for_event("paid", 600)
+    limits = Limits(None, job.payload, WorkerOptions())
+    job.settle(decide(raised.value, JobFacts.of(job), limits).end)
+    seen = asked(site, uuid)
+    assert [(each["name"], each["kind"], each["value"]) for each in seen["steps"]] == [
+        ("charge", "step", {"id": "<b>7"}),
+        ("paid", "wait", None),
+    ]
+    assert seen["waits_for"] == "paid"
+    assert "<b>7" not in site.client().get(f"/jobs/{uuid}").text
+    refused = post(site.client(), "send-event", uuids=uuid, id="paid", data="{")
+    assert refused.status_code == 422
+    sent = {"uuids": uuid, "id": "paid", "data": '{"by":"card"}', "back": f"/jobs/{uuid}"}
+    done = post(site.client(), "send-event", **sent)
+    assert "to+1+of+1+jobs" in done.headers["location"]
+    assert asked(site, uuid)["waiting"]["place"] == "ready"
+    assert start(site).wait_for_event("paid", 600) == {"by": "card"}
+    assert asked(site, uuid)["steps"][1]["value"] == {"by": "card"}

@@ -138,7 +138,7 @@ class FakeRegistry(Registry):
         return self.jobs[name]
 
 
-SIGNALS = Signals(heard=False)
+SIGNALS = Signals(handled=False)
 
 
 class Bench:

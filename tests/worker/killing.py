@@ -19,12 +19,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from qframe import Queueable, batch, chain, dispatch, manager
+from qframe import Queueable, Worker, WorkerOptions, batch, chain, dispatch, manager
 from qframe.contracts.backend import Backend
 from qframe.drivers.ordered import OrderedBackend
 from qframe.features import batch_jobs
 from qframe.features.reserved import ReservedJob
-from qframe.worker import Worker, WorkerOptions
 from qframe.worker.settler import Settler
 
 _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -96,7 +96,7 @@ class Hand:
             if kind.__name__ == "Wait":
                 self.pauses.append(need.seconds)
                 return None
-            if kind.__name__ == "Tell":
+            if kind.__name__ == "CallFailed":
                 self.told.append(need.verdict.outcome)
             return answer(attempt, need)
 
@@ -138,9 +138,9 @@ def test_a_plain_job_needs_three_things(hand: Hand) -> None:
         (Report(DontHandle("no")), "skipped", ["Decide", "Settle"]),
         (Report(JobGivenBack("told twice")), "given back", ["Decide", "Settle"]),
         (Report(JobCancelled("so it is")), "cancelled", ["Decide", "Settle"]),
-        (Report(verdict=outcomes.failed(ValueError("x"))), "failed", ["Settle", "Tell"]),
+        (Report(verdict=outcomes.failed(ValueError("x"))), "failed", ["Settle", "CallFailed"]),
         (Report(ValueError("x"), verdict=outcomes.skipped("so")), "skipped", ["Settle"]),
-        (Report(waits=True), "done", ["Settle", "Tell"]),
+        (Report(waits=True), "done", ["Settle", "CallFailed"]),
         (Report(intent=End(State.RELEASED, 5)), "released", ["Settle"]),
         (Report(ValueError("x"), intent=End(State.COMPLETE)), "done", ["Settle"]),
     ],
@@ -158,14 +158,14 @@ def test_the_last_try_fails_and_is_told(hand: Hand) -> None:
     hand.needs.clear()
     attempt = Attempt(hand.bench.runner, hand.bench.held())
     assert hand.live(attempt, hand.answers) is JobOutcome.FAILED
-    assert hand.needs == ["Begin", "Run", "Decide", "Settle", "Tell"]
+    assert hand.needs == ["Begin", "Run", "Decide", "Settle", "CallFailed"]
     assert hand.told == [JobOutcome.FAILED]
     assert isinstance(attempt.error, ValueError)
 
 
 def test_one_that_is_not_run_is_not_started(hand: Hand) -> None:
     assert hand.run(retryUntil=1).outcome is JobOutcome.FAILED
-    assert hand.needs == ["Settle", "Tell"]
+    assert hand.needs == ["Settle", "CallFailed"]
     hand.needs.clear()
     assert hand.run(expiresAt=1).outcome is JobOutcome.SKIPPED
     assert hand.needs == ["Settle"]
@@ -381,7 +381,7 @@ class Stuck(Queueable):
 @contextmanager
 def slot_of(bench: Bench) -> Iterator[LocalSlot]:
     """Give a slot for the next job, in which it is started."""
-    with SlotSignals(heard=False) as signals:
+    with SlotSignals(handled=False) as signals:
         options = WorkerOptions(concurrency=2)
         beats = Heartbeat(threaded=False)
         runner = SlotRunner(bench.connection, bench.registry, options, signals, heartbeat=beats)

@@ -69,7 +69,7 @@ def test_it_has_done_what_is_needed_and_says_why(queues: QueueManager) -> None:
     queues.connection("memory").bulk([Nothing() for _ in range(40)], "a")
     pool = Pool()
     supervised = Supervised(queues, pool)
-    supervised.hear()
+    supervised.apply_orders()
     assert pool.sizes == {"a": 4, "b": 1}
     assert supervised.changes == [ScaleChange("a", 1, 4, "40 ready, 0/s arrive, 1 s each: needs 4")]
     assert supervised.entry.shares == {"a": 4, "b": 1}
@@ -82,26 +82,26 @@ def test_what_is_paused_keeps_the_least(queues: QueueManager) -> None:
     connection.store.set(pause_key("memory", "a"), "1")
     pool = Pool()
     supervised = Supervised(queues, pool)
-    supervised.hear()
+    supervised.apply_orders()
     assert pool.sizes == {"a": 1, "b": 1}
     connection.store.delete(pause_key("memory", "a"))
-    supervised.hear()
+    supervised.apply_orders()
     assert pool.sizes["a"] == 4
     assert "0/s arrive" in supervised.changes[0].why, "it has not arrived all at once"
     pool.paused = True
-    supervised.hear()
+    supervised.apply_orders()
     assert supervised.entry.why["a"].startswith("0 ready")
 
 
 def test_how_long_jobs_run_is_kept_for_the_next(queues: QueueManager) -> None:
     pool = Pool()
     supervised = Supervised(queues, pool)
-    supervised.hear()
+    supervised.apply_orders()
     pool.seen = {**pool.seen, "a": GroupTally(10, 10, 50.0, (), 1)}
-    supervised.hear()
+    supervised.apply_orders()
     supervised.leave()
     again = Supervised(queues, Pool())
-    again.hear()
+    again.apply_orders()
     assert "5 s each" in again.entry.why["a"]
 
 
@@ -109,7 +109,7 @@ def test_how_long_jobs_run_is_kept_for_the_next(queues: QueueManager) -> None:
 def test_what_cannot_be_read_is_nothing(queues: QueueManager, text: str) -> None:
     queues.connection("memory").store.set("balance:memory|a", text)
     supervised = Supervised(queues, Pool())
-    supervised.hear()
+    supervised.apply_orders()
     assert "1 s each" in supervised.entry.why["a"]
     assert balancing._read(text).weight == 0
 
@@ -124,7 +124,7 @@ def test_off_is_one_group_of_all_queues() -> None:
         connection.bulk([Nothing() for _ in range(15)], queue)
     pool = Pool()
     pool.seen = {"a,b": GroupTally(processes=1)}
-    Supervised(queues, pool, plan).hear()
+    Supervised(queues, pool, plan).apply_orders()
     assert pool.sizes == {"a,b": 3}
 
 

@@ -105,7 +105,7 @@ def test_the_watchdog_watches_on_after_a_fork(project: Project) -> None:
 PROGRAM = """
 import os, signal, sys
 from qframe import QueueManager
-from qframe.worker import Worker, WorkerOptions
+from qframe import Worker, WorkerOptions
 signal.signal(signal.SIGTERM, lambda *_: os._exit(33))
 signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 sys.exit(Worker(QueueManager(), WorkerOptions(stop_when_empty=True)).run())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qframe import DontHandle, Queueable
+from qframe import DontHandle, Queueable, RetryLater
 from qframe.contracts.history import History
 from qframe.contracts.status import State
 from qframe.exceptions import (
@@ -179,6 +179,30 @@ def test_the_backoff_is_the_classs_the_payloads_the_workers() -> None:
     assert of(Plain(), backoff="-3") == [0, 0, 0]
     assert of(None) == [2, 4, 4]
     assert of(OfTheAttempt()) == [10, 99, 99]
+
+
+class Later(RetryLater):
+    """One of an application's own."""
+
+
+@pytest.mark.parametrize("kind", [RetryLater, Later])
+def test_the_job_says_after_how_many_seconds_it_is_tried_again(kind: type[RetryLater]) -> None:
+    found = Limits(Set, {"maxTries": 99}, OPTIONS)
+    for seconds in (0, 0.5, 3600):
+        error = kind(seconds)
+        verdict = decide(error, ran(""), found, backoff=Set().backoff_after)
+        end = End(State.RELEASED, seconds, error=error, how="error")
+        assert verdict == Verdict(JobOutcome.RETRIED, end)
+
+
+def test_a_job_that_asks_for_another_try_has_no_more_than_others() -> None:
+    error = RetryLater(5)
+    assert decide(error, ran("error", ""), limits(maxTries=2)).outcome is JobOutcome.FAILED
+    assert decide(error, ran("released", ""), limits(maxTries=2)).outcome is JobOutcome.RETRIED
+    twice = limits(maxTries=99, maxExceptions=2)
+    assert decide(error, ran("error", ""), twice).outcome is JobOutcome.FAILED
+    asked = decide(RetryLater(0), ran("error", ""), limits(maxTries=0, backoff="0"))
+    assert asked.end.delay > 0, "not a thousand times a second"
 
 
 def test_the_backoff_counts_failures_not_releases() -> None:

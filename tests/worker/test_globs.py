@@ -204,7 +204,7 @@ LOST = """
 import sys
 from qframe import QueueManager, events
 from qframe.exceptions import BackendUnavailable
-from qframe.worker import Worker, WorkerOptions
+from qframe import Worker, WorkerOptions
 heard = []
 for kind in (events.BackendLost, events.BackendRestored, events.WorkerPaused):
     events.listen(kind)(lambda event: heard.append(type(event).__name__))

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from qframe.config import RedisSettings
 from qframe.contracts.status import State
 from qframe.drivers import heartbeat
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.drivers.redis.backend import RedisBackend
+from qframe.drivers.redis.settings import RedisSettings
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob

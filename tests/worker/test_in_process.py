@@ -13,7 +13,7 @@ from tests.support.process import Project
 OFF_MAIN = """
 import logging, sys, threading, time
 from qframe import QueueManager
-from qframe.worker import Worker, WorkerOptions
+from qframe import Worker, WorkerOptions
 logging.basicConfig(level=logging.WARNING)
 worker = Worker(QueueManager(), WorkerOptions(timeout=0.2, grace=0.1))
 codes = []
@@ -43,7 +43,7 @@ def test_off_the_main_thread_it_works_and_says_so(project: Project) -> None:
 STOP_FIRST = """
 import threading
 from qframe import QueueManager
-from qframe.worker import Worker, WorkerOptions
+from qframe import Worker, WorkerOptions
 worker = Worker(QueueManager(), WorkerOptions())
 worker.stop()
 codes = []
@@ -68,7 +68,7 @@ def test_a_stop_before_it_runs_is_not_lost(project: Project) -> None:
 
 BROKEN_DRIVER = """
 from qframe import QueueManager
-from qframe.worker import Worker, WorkerOptions
+from qframe import Worker, WorkerOptions
 worker = Worker(QueueManager(), WorkerOptions(max_jobs=1))
 backend, calls = worker.connection.backend, []
 reserve = backend.reserve
@@ -95,7 +95,7 @@ def test_a_driver_that_raises_what_it_should_not_is_reported_and_tried_again(
 ON_MAIN = """
 import asyncio, os, signal, sys, threading
 from qframe import QueueManager
-from qframe.worker import Worker, WorkerOptions
+from qframe import Worker, WorkerOptions
 before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)]
 worker = Worker(QueueManager(), WorkerOptions(stop_when_empty=True))
 print(worker.run(), worker.jobs, worker.stop_reason)
@@ -138,7 +138,7 @@ def test_signals_reach_the_main_thread_whatever_thread_takes_them(project: Proje
 
 
 def test_workers_in_two_threads_share_a_manager(project: Project) -> None:
-    from qframe.worker import Worker, WorkerOptions
+    from qframe import Worker, WorkerOptions
 
     for number in range(20):
         project.push("nosuch.Job", {"number": number})

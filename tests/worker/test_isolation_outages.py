@@ -93,7 +93,7 @@ def test_a_stop_waits_for_what_runs_however_long_the_backend_is_gone(
     began = time.monotonic()
     assert worker.wait() == 0
     assert time.monotonic() - began < 10, "their leases are over"
-    assert "what is held comes back when its lease ends" in worker.err
+    assert "reserved jobs become available when their leases end" in worker.err
     line.switch(Mode.PASS)
 
 

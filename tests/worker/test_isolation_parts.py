@@ -10,7 +10,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -30,7 +31,7 @@ from qframe.features.reserved import ReservedJob
 from qframe.jobs.registry import Registry
 from qframe.payload import tracebacks
 from qframe.worker import process_tree
-from qframe.worker.isolation import supervision
+from qframe.worker.isolation import sidecar, supervision
 from qframe.worker.isolation.job import ChildChannel
 from qframe.worker.isolation.messages import (
     ElsewhereError,
@@ -161,30 +162,30 @@ def dismiss(worker: SupervisedChild) -> None:
 
 def test_messages_come_in_order_and_whole() -> None:
     theirs, job, worker = channels()
-    assert worker.hear() == []
-    job.tell({"n": 1})
-    job.tell({"n": 2, "text": "ü\udc80\n"})
-    assert worker.hear() == [{"n": 1}, {"n": 2, "text": "ü\udc80\n"}]
+    assert worker.receive() == []
+    job.send({"n": 1})
+    job.send({"n": 2, "text": "ü\udc80\n"})
+    assert worker.receive() == [{"n": 1}, {"n": 2, "text": "ü\udc80\n"}]
     theirs.send(b"{")
-    assert worker.hear() == []
+    assert worker.receive() == []
     theirs.send(b'"n":3}')
-    assert worker.hear() == []
+    assert worker.receive() == []
     theirs.send(b"\n")
-    assert worker.hear() == [{"n": 3}]
+    assert worker.receive() == [{"n": 3}]
     theirs.close()
-    assert worker.hear() == []
+    assert worker.receive() == []
     dismiss(worker)
 
 
 def test_the_job_is_asked_until_there_is_nothing_more() -> None:
     theirs, job, worker = channels()
-    worker.tell({"n": 1, "text": "x" * 10_000})
-    worker.tell({"n": 2})
-    assert job.hear() == {"n": 1, "text": "x" * 10_000}
-    assert job.hear() == {"n": 2}
+    worker.send({"n": 1, "text": "x" * 10_000})
+    worker.send({"n": 2})
+    assert job.receive() == {"n": 1, "text": "x" * 10_000}
+    assert job.receive() == {"n": 2}
     dismiss(worker)
-    assert job.hear() is None
-    worker.tell({"n": 3})
+    assert job.receive() is None
+    worker.send({"n": 3})
     theirs.close()
 
 
@@ -192,7 +193,7 @@ def test_the_job_is_asked_until_there_is_nothing_more() -> None:
 def test_what_is_no_message_closes_the_channel(rubbish: bytes) -> None:
     theirs, _, worker = channels()
     theirs.send(rubbish)
-    assert worker.hear() == []
+    assert worker.receive() == []
     dismiss(worker)
     theirs.close()
 
@@ -200,17 +201,17 @@ def test_what_is_no_message_closes_the_channel(rubbish: bytes) -> None:
 def test_of_what_is_said_again_and_again_the_last_is_heard() -> None:
     theirs, job, worker = channels()
     for message in (
-        {"say": "progress", "done": 0.1},
-        {"say": "progress", "done": 0.2},
-        {"say": "renew"},
-        {"say": "progress", "done": 0.3},
-        {"say": "renew"},
-        {"say": "intent", "n": 1},
-        {"say": "intent", "n": 2},
-        {"say": "progress", "done": 0.4},
+        {"kind": "progress", "done": 0.1},
+        {"kind": "progress", "done": 0.2},
+        {"kind": "renew"},
+        {"kind": "progress", "done": 0.3},
+        {"kind": "renew"},
+        {"kind": "intent", "n": 1},
+        {"kind": "intent", "n": 2},
+        {"kind": "progress", "done": 0.4},
     ):
-        job.tell(message)
-    heard = [(each["say"], each.get("done", each.get("n"))) for each in worker.hear()]
+        job.send(message)
+    heard = [(each["kind"], each.get("done", each.get("n"))) for each in worker.receive()]
     assert heard == [
         ("progress", 0.3),
         ("renew", None),
@@ -224,14 +225,14 @@ def test_of_what_is_said_again_and_again_the_last_is_heard() -> None:
 
 def test_a_message_that_is_not_taken_at_once_is_told_bit_by_bit() -> None:
     theirs, job, worker = channels()
-    steps = worker.telling({"text": "x" * 500_000})
+    steps = worker.sending({"text": "x" * 500_000})
     assert next(steps) > time.monotonic(), "it waits for room"
-    told = ThreadPoolExecutor(1).submit(job.hear)
+    told = ThreadPoolExecutor(1).submit(job.receive)
     for _ in steps:
         assert worker.selector.select(20), "there is room"
     assert told.result(20) == {"text": "x" * 500_000}
     assert not worker.selector.select(0), "it is listened to again"
-    job.tell({"n": 1})
+    job.send({"n": 1})
     assert worker.selector.select(20)
     dismiss(worker)
     theirs.close()
@@ -241,7 +242,7 @@ def test_a_message_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "_LONGEST", 100_000)
     theirs, _, worker = channels()
     theirs.send(b"x" * 150_000)
-    assert worker.hear() == []
+    assert worker.receive() == []
     assert worker.is_closed
     dismiss(worker)
     theirs.close()
@@ -301,7 +302,7 @@ def test_a_descriptor_that_is_something_else_now_is_not_written_to() -> None:
     other, end = socket.socketpair()
     os.dup2(other.fileno(), theirs.fileno())
     with pytest.raises(QframeError, match="closed the connection"):
-        job.tell({"n": 1})
+        job.send({"n": 1})
     end.setblocking(False)
     with pytest.raises(BlockingIOError):
         end.recv(1)
@@ -329,7 +330,7 @@ def test_an_end_is_put_into_words() -> None:
 @pytest.fixture
 def runner() -> Iterator[IsolatingRunner]:
     options = WorkerOptions(concurrency=2)
-    with IsolatingSignals(heard=False) as signals:
+    with IsolatingSignals(handled=False) as signals:
         made = IsolatingRunner(Bench().connection, Registry(), options, signals)
         yield made
         made.close()
@@ -353,3 +354,32 @@ def test_slots_may_become_more_and_fewer_while_jobs_run(runner: IsolatingRunner)
     assert (runner.busy, runner.free) == (1, 1)
     runner.enter(slots[3])
     assert slots[3].number == 1
+
+
+class ChildrenThatLeave:
+    """Stands in for the runner and its spawner: each child ends with nothing to do."""
+
+    def __init__(self) -> None:
+        self.spawner = self
+        self.started = 0
+
+    def fork(self, _: object) -> int:
+        self.started += 1
+        return 1
+
+    def ended(self, pid: int) -> ChildExit:
+        return ChildExit(pid, 0)
+
+
+def test_a_sidecar_that_left_is_started_for_a_fact_that_changed_since_it_began() -> None:
+    facts: list[str | None] = [None]
+    tasks: Any = SimpleNamespace(facts=facts.copy, names="schedules")
+    runner: Any = ChildrenThatLeave()
+    beside = sidecar._Sidecar(tasks, runner)
+    beside.look()
+    facts[:] = ["1"]  # after the child has read it
+    for _ in range(3):
+        os.write(beside._said, b"n")
+        beside.look()
+    assert runner.started == 2
+    beside.end()

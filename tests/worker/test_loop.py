@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from qframe import Queueable, QueueManager, events, manager
+from qframe import Queueable, QueueManager, Worker, WorkerOptions, events, manager
 from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.store import pause_key
@@ -18,7 +18,7 @@ from qframe.exceptions import BackendUnavailable, BackendUnusable, Configuration
 from qframe.jobs.registry import Registry
 from qframe.metrics import counters
 from qframe.metrics.kept import Metrics
-from qframe.worker import StopReason, Worker, WorkerOptions, roster
+from qframe.worker import StopReason, roster
 from qframe.worker.control import RESTART
 from tests.support.process import PATIENCE
 

@@ -339,7 +339,8 @@ def test_the_title_says_what_the_worker_does(project: Project) -> None:
 TWO = """
 import threading, time
 from qframe import QueueManager
-from qframe.worker import Worker, WorkerOptions, roster
+from qframe import Worker, WorkerOptions
+from qframe.worker import roster
 manager = QueueManager()
 workers = [Worker(manager, WorkerOptions(force=True, name=f"w{n}")) for n in range(2)]
 threads = [threading.Thread(target=worker.run) for worker in workers]

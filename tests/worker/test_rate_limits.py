@@ -16,7 +16,7 @@ import os
 import time
 
 from jobs import note
-from qframe import Queueable
+from qframe import Queueable, RetryLater
 from qframe.middleware import RateLimited, ThrottlesExceptions
 
 
@@ -48,6 +48,32 @@ class Dropped(Queueable):
 
     def handle(self):
         note("ran")
+
+
+GITHUB = RateLimited("1000/s", name="github")
+
+
+class Polite(Queueable):
+    word: str = "word"
+    tries = 2
+    backoff = 600
+    middleware = (GITHUB,)
+
+    def handle(self):
+        note("start", self.word, self.attempts, time.time(), self.job.history.releases)
+        if self.word == "first" and self.attempts == 1:
+            GITHUB.pause(3)
+            note("paused")
+            raise RetryLater(3) from ConnectionError("429")
+
+
+class AsyncPolite(Polite):
+    async def handle(self):
+        note("start", self.word, self.attempts, time.time(), self.job.history.releases)
+        if self.word == "first" and self.attempts == 1:
+            await GITHUB.apause(3)
+            note("paused")
+            raise RetryLater(3) from ConnectionError("429")
 
 
 class Sync(Queueable):
@@ -194,3 +220,31 @@ def test_its_backoff_is_used_instead_of_the_jobs_own(limited: Project) -> None:
     wait_for(limited.empty, "its end")
     assert worker.stop() == 0
     assert limited.failed() == []
+
+
+@pytest.mark.on_redis_too
+@pytest.mark.on_beanstalkd_too
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["Polite"],
+        *slow(["Polite", "--isolate"], ["AsyncPolite"], ["AsyncPolite", "--concurrency", 3]),
+    ],
+)
+def test_a_job_that_pauses_a_limit_holds_the_others_back_on_every_worker(
+    limited: Project, how: list[object]
+) -> None:
+    name, *options = how
+    limited.push(f"limited.{name}", {"word": "first"}, maxTries=2)
+    workers = [limited.work("--quiet", *options) for _ in range(2)]
+    limited.wait_for_note("paused")
+    for number in range(5):
+        limited.push(f"limited.{name}", {"word": str(number)}, maxTries=1)
+    wait_for(limited.empty, "the end of the last one")
+    first, *others = limited.notes("start")
+    assert sorted(line[1:3] for line in others if line[1] == "first") == [["first", "2"]]
+    assert sorted(line[1] for line in others) == ["0", "1", "2", "3", "4", "first"]
+    for line in others:
+        assert float(line[3]) >= float(first[3]) + 2.99
+    assert limited.failed() == []
+    assert [worker.stop() for worker in workers] == [0, 0]

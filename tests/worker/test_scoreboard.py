@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from qframe import Worker, WorkerOptions
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
-from qframe.worker import Worker, WorkerOptions, process_tree
+from qframe.worker import process_tree
 from qframe.worker.limits import DIED, TIMED_OUT
 from qframe.worker.pool.child import VARIABLE, PoolMember
 from qframe.worker.pool.rescuer import Fate, Orphan, Rescue, Rescuer

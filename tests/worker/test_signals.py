@@ -86,7 +86,7 @@ def test_a_second_stop_gives_the_running_job_back_uncounted(project: Project) ->
     assert project.notes("finally") == [["finally", "long"]]
     assert project.notes("end") == []
     assert "GIVEN BACK" in worker.out
-    assert "the worker was told twice to stop" in worker.out
+    assert "the worker was asked twice to stop" in worker.out
     assert (project.sizes().ready, project.sizes().reserved) == (1, 0)
     again = project.work()
     line = project.wait_for_note("start", count=2)

@@ -148,7 +148,7 @@ def test_given_back_at_a_second_stop(project: Project) -> None:
     time.sleep(0.2)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
-    told = "the worker was told twice to stop"
+    told = "the worker was asked twice to stop"
     found = read(project, uuid)
     assert (found.state, found.attempt, found.remark) == (State.WAITING, 0, told)
 

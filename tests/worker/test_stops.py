@@ -57,6 +57,20 @@ def test_the_memory_limit_ends_a_worker_between_two_jobs(project: Project) -> No
     assert project.sizes().ready + len(project.notes("note") + project.notes("end")) == 2
 
 
+@pytest.mark.parametrize("kind", [(), ("--concurrency", 4), ("--isolate", "--concurrency", 4)])
+def test_a_worker_that_is_too_large_from_the_start_runs_a_job_before_it_ends(
+    project: Project, kind: tuple[object, ...]
+) -> None:
+    for _ in range(40):
+        project.push("Note")
+    worker = project.work("--memory", 10, *kind)  # an interpreter alone has more
+    assert worker.wait() == 12
+    done = len(project.notes("note"))
+    assert done >= 1  # or a pool would restart it for ever
+    assert f"stopped (memory): {done} done" in worker.out
+    assert (project.sizes().ready, project.sizes().reserved) == (40 - done, 0)
+
+
 def test_max_jobs(project: Project) -> None:
     for _ in range(20):
         project.push("Note")

@@ -1,5 +1,1 @@
 """The beanstalkd driver: a tube for each queue, whole payloads as bodies."""
-
-from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
-
-__all__ = ["BeanstalkdBackend"]

@@ -6,16 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from qframe.config import BeanstalkdSettings
-from qframe.contracts.backend import (
-    Backend,
-    Capability,
-    Found,
-    Health,
-    Page,
-    Place,
-    Timing,
-)
+from qframe.contracts.backend import Backend, Capability, Health, Timing
+from qframe.contracts.browsing import Found, Page, Place
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import (
     APPLIED,
@@ -38,6 +30,7 @@ from qframe.drivers.beanstalkd.errors import Cut
 from qframe.drivers.beanstalkd.job import BeanstalkdJob, LeftJob
 from qframe.drivers.beanstalkd.protocol import RESERVE, queue_of, tube_of
 from qframe.drivers.beanstalkd.push import push
+from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.beanstalkd.wait import Waits
 from qframe.drivers.guard import guarded
 from qframe.exceptions import BackendUnavailable
@@ -54,6 +47,7 @@ class BeanstalkdBackend(Backend):
     push is another message.
     """
 
+    settings_model = BeanstalkdSettings
     capabilities = ~(
         Capability.AHEAD
         | Capability.SEARCH
@@ -119,6 +113,7 @@ class BeanstalkdBackend(Backend):
                     except BackendUnavailable as error:
                         for each in done:
                             each.may_be_deleted()
+                        error.in_doubt = False  # the next call asks the server about `done`
                         if done or not isinstance(error, Cut):
                             raise
                         # the server was restarted
@@ -191,7 +186,7 @@ class BeanstalkdBackend(Backend):
         """
         number = int(fence.split(maxsplit=1)[0])
         with guarded:
-            talk = self._connections.talk()
+            talk = self._connections.talk
             (word, _, raw), stats_reply = talk.exchange(
                 [b"peek %d\r\n" % number, b"stats-job %d\r\n" % number]
             )
@@ -220,6 +215,17 @@ class BeanstalkdBackend(Backend):
         with guarded:
             return tubes.kick(self._talk(), tube_of(queue))
 
+    def wake(self, queue: str, handle: str) -> bool:
+        """Kick the message, unless it is buried or another one that a restart gave its number."""
+        number = int(handle)
+        with guarded:
+            talk = self._talk()
+            stats = talk.stats_of(number)
+            if stats is None or stats.state != b"delayed" or stats.tube != tube_of(queue):
+                return False
+            ((word, _, _),) = talk.exchange([b"kick-job %d\r\n" % number])
+            return word == b"KICKED"
+
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         """List at most one message: the server shows only the first one of a place."""
         with guarded:
@@ -230,7 +236,7 @@ class BeanstalkdBackend(Backend):
         return Page([Found(queue, raw, place, number)], "")
 
     def _talk(self) -> BeanstalkdConnection:
-        talk = self._connections.talk()
+        talk = self._connections.talk
         talk.open()
         return talk
 

@@ -6,9 +6,9 @@ import ipaddress
 import socket
 from pathlib import Path
 
-from qframe.config import BeanstalkdSettings
 from qframe.drivers.beanstalkd.connection import BeanstalkdConnection
 from qframe.drivers.beanstalkd.protocol import fields
+from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 
 _TUBE = b"qframe-check"
 _LISTENS = "0A"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from typing import Any
 
 from qframe import forks
-from qframe.config import BeanstalkdSettings
 from qframe.contracts.step import Reservation
 from qframe.drivers import process
 from qframe.drivers.beanstalkd import errors
 from qframe.drivers.beanstalkd.protocol import JobStats, ServerStats
+from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.sockets import let_block, limited, readable
 from qframe.exceptions import BackendUnavailable
 
@@ -242,7 +242,7 @@ def _silence(sock: socket.socket) -> OSError:
     return TimeoutError()
 
 
-class BeanstalkdConnections(threading.local):
+class BeanstalkdConnections(forks.PerThread):
     """The connections of one thread; a forked child opens its own.
 
     Messages are reserved and settled on one, everything else goes over the other, because a job's
@@ -250,20 +250,11 @@ class BeanstalkdConnections(threading.local):
     """
 
     def __init__(self, settings: BeanstalkdSettings, clock: Callable[[], float]) -> None:
-        self._make: Callable[[], BeanstalkdConnection] = lambda: BeanstalkdConnection(
-            settings, clock
-        )
-        self._begin()
+        self._make = partial(BeanstalkdConnection, settings, clock)
+        super().__init__()
 
-    def _begin(self) -> None:
-        self._pid = process.pid()
-        self._talk, self._work = self._make(), self._make()
-
-    def talk(self) -> BeanstalkdConnection:
-        """Return the connection for everything except reservations."""
-        if self._pid != process.pid():
-            self._begin()
-        return self._talk
+    def begin(self) -> None:
+        self.talk, self._work = self._make(), self._make()
 
     def work(self, *, idle: bool = False) -> BeanstalkdConnection:
         """Return the connection for reservations; `idle`: from now on one that holds nothing.
@@ -271,12 +262,10 @@ class BeanstalkdConnections(threading.local):
         A blocking reserve needs an idle one: meanwhile leases are renewed on the other, which is
         closed with the last of its jobs.
         """
-        if self._pid != process.pid():
-            self._begin()
         if idle and self._work.held:
             self._work = self._make()
         return self._work
 
     def close(self) -> None:
-        self._talk.drop()
+        self.talk.drop()
         self._work.drop()

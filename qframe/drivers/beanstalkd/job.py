@@ -22,8 +22,17 @@ class BeanstalkdJob(Reservation):
     """
 
     __slots__ = (
-        "_connections", "_in_doubt", "_log", "connection", "logged", "number", "priority",
-        "releases", "reserves", "ttr", "worker_died",
+        "_connections",
+        "_log",
+        "_unanswered",
+        "connection",
+        "logged",
+        "number",
+        "priority",
+        "releases",
+        "reserves",
+        "ttr",
+        "worker_died",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +56,7 @@ class BeanstalkdJob(Reservation):
         """Whether the log may have an entry, because the message may have been reserved before."""
         self._connections = connections
         self._log = log
-        self._in_doubt = b""
+        self._unanswered = b""
         """The answer to its settling that was lost with the connection."""
         self.sure_until = asked_at + self.ttr / 2
         connection.held.add(self)
@@ -169,7 +178,7 @@ class BeanstalkdJob(Reservation):
 
     def may_be_deleted(self) -> None:
         """Note that the connection broke while its deletion was sent with other commands."""
-        self._in_doubt = b"DELETED"
+        self._unanswered = b"DELETED"
 
     def _forget(self) -> None:
         if self.logged:
@@ -178,18 +187,19 @@ class BeanstalkdJob(Reservation):
     def _settle(self, command: bytes, word: bytes) -> bool:
         """Send one command if the lease is valid; otherwise return False."""
         if not self.is_held():
-            return self._in_doubt == word and self._was_done(word)
+            return self._unanswered == word and self._was_done(word)
         try:
             ((answer, _, _),) = self.connection.exchange([command])
         except Cut as cut:
-            self._in_doubt = word if cut.sent else b""
+            self._unanswered = word if cut.sent else b""
+            cut.in_doubt = False  # the next call asks the server
             raise
         self._is_gone()
         return answer == word
 
     def _was_done(self, word: bytes) -> bool:
         """Query, on another connection, the result of a command whose answer was lost."""
-        stats = self._connections.talk().stats_of(self.number)
+        stats = self._connections.talk.stats_of(self.number)
         if stats is None:
             return word == b"DELETED"
         if word == b"BURIED":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qframe.contracts.backend import Place
+from qframe.contracts.browsing import Place
 from qframe.contracts.queue import Sizes
 from qframe.drivers.beanstalkd.connection import BeanstalkdConnection
 from qframe.drivers.beanstalkd.protocol import fields

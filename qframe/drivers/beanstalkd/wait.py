@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from qframe.config import BeanstalkdSettings
 from qframe.contracts.step import Release
 from qframe.drivers import process
 from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, BeanstalkdConnections, Reply
 from qframe.drivers.beanstalkd.job import BeanstalkdJob
 from qframe.drivers.beanstalkd.protocol import tube_of
+from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.guard import guarded
 from qframe.drivers.sockets import readable
 from qframe.exceptions import BackendUnavailable
@@ -72,14 +72,14 @@ class Waits:
     def _is_answered(self, connection: BeanstalkdConnection) -> bool:
         """Whether it has ended; certain about messages whose push was answered before."""
         if not connection.is_readable():
-            self._connections.talk().exchange([b"list-tube-used\r\n"])  # answered after the push
+            self._connections.talk.exchange([b"list-tube-used\r\n"])  # answered after the push
         return connection.is_readable()
 
     def end(self, connection: BeanstalkdConnection) -> None:
         """End it at once by a message in its own tube; what it took goes back uncounted."""
         number = b""
         if connection.waits_for and not self._is_answered(connection):
-            talk = self._connections.talk()
+            talk = self._connections.talk
             put = b"put 0 0 60 0\r\n\r\n"
             word, words, _ = talk.exchange([*talk.use(connection.waits_for[0]), put])[-1]
             if word == b"INSERTED":

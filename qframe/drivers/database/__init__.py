@@ -1,5 +1,1 @@
 """Messages and facts in an SQL database: Laravel's tables and qframe's, on SQLite by default."""
-
-from qframe.drivers.database.backend import DatabaseBackend
-
-__all__ = ["DatabaseBackend"]

@@ -31,9 +31,9 @@ def needs_transaction(steps: Sequence[Step]) -> bool:
 class Tables:
     """The tables that operations use, by type of operation."""
 
-    def __init__(self, database: Database, retry_after: float) -> None:
+    def __init__(self, database: Database, retry_after: float, aging: float) -> None:
         self.marks = Marks(database)
-        self.messages = messages = Messages(database, retry_after, self.marks)
+        self.messages = messages = Messages(database, retry_after, aging, self.marks)
         self.facts = facts = DatabaseFacts(database)
         self.latches = latches = Latches(database)
         self.failed = failed = FailedRows(database)

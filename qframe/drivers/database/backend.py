@@ -12,24 +12,14 @@ from typing import TypeVar
 from sqlalchemy import select
 
 from qframe import config
-from qframe.config import DatabaseSettings
-from qframe.contracts.backend import (
-    Backend,
-    Capability,
-    Change,
-    Found,
-    Health,
-    Latch,
-    Page,
-    Place,
-    Span,
-    Standing,
-    Timing,
-)
+from qframe.contracts.backend import Backend, Capability, Health, Standing, Timing
+from qframe.contracts.browsing import Found, Page, Place, Span
+from qframe.contracts.facts import Latch
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.outbox import Outbox
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step, plain_start
+from qframe.contracts.tables import Change
 from qframe.drivers.database import direct
 from qframe.drivers.database.apply import Tables
 from qframe.drivers.database.checks import health
@@ -41,6 +31,7 @@ from qframe.drivers.database.listen import Notifier
 from qframe.drivers.database.messages import DatabaseJob
 from qframe.drivers.database.outbox import DatabaseOutbox
 from qframe.drivers.database.request import Request, insisting
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.wait import watch_of
 from qframe.drivers.database.within import CallerDatabase
 from qframe.exceptions import BackendUnavailable
@@ -55,14 +46,15 @@ class DatabaseBackend(Backend):
     with the length of the queue. A row keeps its id from push to removal.
     """
 
-    capabilities = ~Capability.NONE & ~Capability.PRIORITY
+    settings_model = DatabaseSettings
+    capabilities = ~Capability.NONE
 
     def __init__(self, name: str, settings: DatabaseSettings, timing: Timing | None = None) -> None:
         self.name = name
         self.settings = settings
         self.timing = timing or Timing()
         self.database = Database(settings, self.timing)
-        self._tables = Tables(self.database, settings.retry_after)
+        self._tables = Tables(self.database, settings.retry_after, settings.aging)
         self._watch = watch_of(self.database, settings)
         self._notifier = Notifier(self.database, settings)
         self._lazy = self.database.is_postgresql and settings.synchronous == "normal"
@@ -211,6 +203,15 @@ class DatabaseBackend(Backend):
             session.commit()
         return kicked
 
+    def wake(self, queue: str, handle: str) -> bool:
+        woken = insisting(lambda: self._wake(queue, int(handle)))
+        self._notifier.notify([queue] if woken else [])
+        return woken
+
+    def _wake(self, queue: str, row: int) -> bool:
+        with self.database.session() as session:
+            return self._tables.messages.wake(session, queue, row)
+
     def search(
         self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
     ) -> list[Found]:
@@ -286,7 +287,7 @@ class DatabaseBackend(Backend):
                 session.run(database.statement(select(table).limit(0)))
             found = health(database, session, self.settings)
         if database.missing():
-            shows = f"`{config.command_line} migrate --sql` shows what it does"
+            shows = f"`{config.framework.command_line} migrate --sql` shows what it does"
             due = [f"its tables are to be upgraded: run `{database.migrate_command}`; {shows}"]
         return Health(found.version, (*found.warnings, *due))
 

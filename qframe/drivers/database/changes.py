@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.sql.ddl import BaseDDLElement
 
-from qframe.contracts.backend import Change
+from qframe.contracts.tables import Change
 from qframe.drivers.database.schema import FORMER_INDEXES, STORAGE, Schema
 from qframe.exceptions import BackendUnusable
 

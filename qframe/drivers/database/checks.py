@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.backend import Health
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.engine import shown
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.payload.text import one_line
 
 _LONG = 300

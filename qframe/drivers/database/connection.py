@@ -30,8 +30,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.sql import ClauseElement
 
 from qframe import forks
-from qframe.config import DatabaseSettings
-from qframe.contracts.backend import Change, Timing
+from qframe.contracts.backend import Timing
+from qframe.contracts.tables import Change
 from qframe.drivers import process
 from qframe.drivers.database.changes import Changes
 from qframe.drivers.database.engine import check_version, database_url, make_engine, shown
@@ -41,6 +41,7 @@ from qframe.drivers.database.link import Link, inherited
 from qframe.drivers.database.migrate import migrate
 from qframe.drivers.database.pool import DatabasePool
 from qframe.drivers.database.schema import Schema
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.sql import Block, Statement, as_bytes, as_text, number
 from qframe.drivers.database.urls import parsed
 from qframe.drivers.guard import guarded
@@ -101,6 +102,8 @@ class Database:
         """PostgreSQL's encoding of the database; "" while it is unknown."""
         self._thread = _ThreadSession(self)
         self._own_opening = forks.lock()
+        self.leveled: set[str] = set()
+        """Queues that may hold messages with a priority, as far as this process knows."""
         self._ready = False
         self._last = 0
         self._ask_time = self.statement(select(self.clock()))
@@ -227,7 +230,7 @@ class Database:
                     migrate(connection, self.schema)
                     self._ready = True
                     if is_new:
-                        self._tell_of_new_file()
+                        self._log_new_file()
             except BaseException:
                 connection.close()
                 raise
@@ -244,7 +247,7 @@ class Database:
                 f"{one_line(str(error))}"
             ) from error
 
-    def _tell_of_new_file(self) -> None:
+    def _log_new_file(self) -> None:
         """Log a new database: as a warning if only the working directory determined its place."""
         if project.is_announced():
             log.debug("created the database %s", self.path)

@@ -12,8 +12,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
-from qframe.config import DatabaseSettings
 from qframe.drivers.database import opened
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.urls import check_options, parsed
 from qframe.drivers.sockets import notice_gone
 from qframe.exceptions import BackendUnusable, ConfigurationError

@@ -38,13 +38,14 @@ class FailedRows:
         self._remove = make(table.delete().where(this))
         self._find = make(found.where(this))
         self._number = make(number)
-        self._locked = make(number.with_for_update())
+        self._locked = make(found.where(this).with_for_update())
         self._page = make(page.limit(param("limit")))
         self._count = make(select(func.count()).select_from(table))
 
     def known(self, session: Session, operation: Forget) -> Result | None:
         """Refuse if there is no such record; also refuses the second of two concurrent callers."""
-        if session.run(self._locked, uuid=operation.uuid).fetchone() is None:
+        record = self.find(session, operation.uuid, locked=True)
+        if record is None or not record.is_of(operation.failed_at):
             return Result(Outcome.REFUSED, operation.uuid)
         return None
 
@@ -65,8 +66,8 @@ class FailedRows:
     def forget(self, session: Session, operation: Forget) -> None:
         session.run(self._remove, uuid=operation.uuid)
 
-    def find(self, session: Session, uuid: str) -> FailedJob | None:
-        row = session.run(self._find, uuid=uuid).fetchone()
+    def find(self, session: Session, uuid: str, *, locked: bool = False) -> FailedJob | None:
+        row = session.run(self._locked if locked else self._find, uuid=uuid).fetchone()
         return _record(row) if row else None
 
     def page(

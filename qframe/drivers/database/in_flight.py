@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qframe.contracts.step import APPLIED, LOST, Outcome, Result
+from qframe.contracts.step import APPLIED, LOST, UNKNOWN, Result
 from qframe.drivers.database.messages import DatabaseJob
 
 OnResult = Callable[[list[Result]], None]
@@ -27,20 +27,21 @@ class DatabaseStartInFlight:
         self._again = again
         self._on_result = on_result
 
-    def on_reply(self, first: bool, second: bool) -> None:
+    def on_reply(self, deleted: bool, started: bool) -> None:
         """Handle the answer: whether one job was deleted and one started."""
-        results = []
-        if self._done is not None:
-            results.append(APPLIED if first else LOST)
-            self._done.sure_until = 0.0  # deleted, or now another worker's
-        if not second:
-            self._job.sure_until = 0.0
-        self._on_result([*results, APPLIED if second else LOST])
+        results = [] if self._done is None else [APPLIED if deleted else LOST]
+        self._conclude([*results, APPLIED if started else LOST])
 
     def resend(self) -> None:
-        """Send it again after a lost answer.
-
-        If the finished job is gone, the first try deleted it.
-        """
+        """Send it again after a lost answer; the first request may have deleted the job."""
         results = self._again()
-        self.on_reply(first=True, second=results[-1].outcome is Outcome.APPLIED)
+        if self._done is not None and results[0].lost:
+            results[0] = UNKNOWN
+        self._conclude(results)
+
+    def _conclude(self, results: list[Result]) -> None:
+        if self._done is not None:
+            self._done.sure_until = 0.0  # deleted, or now another worker's
+        if not results[-1].applied:
+            self._job.sure_until = 0.0
+        self._on_result(results)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import and_, exists, select, tuple_
 
-from qframe.contracts.backend import Latch
+from qframe.contracts.facts import Latch
 from qframe.contracts.step import Arrive, Close, Extend, Open, Outcome, Push, Result
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.sql import as_bytes, param, params, upsert

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Table, func, select
 
-from qframe.config import DatabaseSettings
+from qframe import forks
 from qframe.drivers.database.connection import Database, Session
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.sql import param
 from qframe.exceptions import BackendUnavailable
 
@@ -76,14 +76,13 @@ class Notifier:
                 session.change(self._statement, {"queue": queue})
 
 
-class _ThreadListener(threading.local):
-    connection: Any = None
-    """The DBAPI connection of the last LISTEN."""
-    listens = False
-    since = 0.0
-    """When it began to listen or was last notified, by the monotonic clock."""
-
-    def __init__(self) -> None:
+class _ThreadListener(forks.PerThread):
+    def begin(self) -> None:
+        self.connection: Any = None
+        """The DBAPI connection of the last LISTEN."""
+        self.listens = False
+        self.since = 0.0
+        """When it began to listen or was last notified, by the monotonic clock."""
         self.queues: set[str] = set()
         """Queues it was notified of and has not handled."""
 

@@ -12,6 +12,7 @@ from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.schema import NEVER
 from qframe.drivers.database.sql import Statement, param
 from qframe.drivers.database.statements import lease_end
+from qframe.drivers.database.zones import Heads
 
 
 class NextDue:
@@ -25,6 +26,7 @@ class NextDue:
         self._jobs = database.schema.jobs
         self._end = lease_end(self._jobs, retry_after)
         self._statement = cache(self._made)
+        self._heads = Heads(database, 0)
 
     def seconds(self, session: Session, queues: Sequence[str], *, leases: bool = True) -> float:
         """Return the seconds until a message is due, at most 0 if one is ready.
@@ -36,7 +38,18 @@ class NextDue:
         values |= session.at
         now, *moments = session.run(self._statement(len(queues), leases), **values).fetchone()
         first = min((moment for moment in moments if moment is not None), default=NEVER)
+        if first < 0:
+            first = self._first_with_priorities(session, queues, moments)
         return float(first - now) / 1_000_000
+
+    def _first_with_priorities(
+        self, session: Session, queues: Sequence[str], moments: Sequence[int | None]
+    ) -> int:
+        """Return the first moment, where a number below zero is of a zone and no moment yet."""
+        self._database.leveled.update(queues)
+        known = [moment for moment in moments if moment is not None and moment >= 0]
+        heads = (head for queue in queues for head in self._heads.read(session, queue)[1])
+        return min([*known, *(head.moment for head in heads)])
 
     def _made(self, queues: int, leases: bool) -> Statement:
         parts = [self._database.clock()]

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from qframe.contracts.backend import Found, Page, Place, Span, Standing, position
+from qframe.contracts.backend import Standing
+from qframe.contracts.browsing import Found, Page, Place, Span, position, signed
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Bury, Delete, Push, Release, Renew, Reservation, Start
 from qframe.drivers import process
@@ -16,10 +17,12 @@ from qframe.drivers.database.marks import Marks
 from qframe.drivers.database.schema import LATEST, NEVER
 from qframe.drivers.database.sql import Statement, as_bytes
 from qframe.drivers.database.statements import SECOND, Statements
+from qframe.drivers.database.zones import WIDTH, ZONES, Heads, moment, zone_of
 
 _BEHIND = 1
 """Microseconds by which a released message is behind those that its step pushed first."""
-_LONGEST = 2**61
+_LONGEST = WIDTH // 2
+"""The longest delay: a thousand years."""
 _CEILING = 999_999
 """Added to microseconds before they are cut to seconds, so that the result is not too early."""
 
@@ -57,15 +60,18 @@ class DatabaseJob(Reservation):
 class Messages:
     """Operations on messages, in the session's transaction.
 
-    `retry_after` is the length of PHP's reservations.
+    `retry_after` is the length of PHP's reservations, `aging` what a level of priority is worth, in
+    seconds.
     """
 
-    def __init__(self, database: Database, retry_after: float, marks: Marks) -> None:
+    def __init__(self, database: Database, retry_after: float, aging: float, marks: Marks) -> None:
         self._timing = database.timing
         self._stored = database.stored
         self._database = database
         self._marks = marks
         self._sql = Statements(database, int(retry_after), marks.element)
+        self._heads = Heads(database, aging)
+        self._leveled = database.leveled
         self.claims_at_once = database.is_postgresql
         """Whether one statement, without a transaction around it, holds messages."""
 
@@ -73,7 +79,9 @@ class Messages:
 
     def row(self, session: Session, push: Push) -> dict[str, Any]:
         """Return the row of a message that is pushed now."""
-        message = {"queue": push.queue, "payload": self._stored(push.raw)}
+        message = {"queue": push.queue, "payload": self._stored(push.raw), "zone": 0}
+        if push.priority is not None:
+            message["zone"] = zone_of(push.priority)
         return {**message, **after(push.delay), **session.at}
 
     def insert(
@@ -105,13 +113,18 @@ class Messages:
             session.run_many(self._sql.kick, kicked)
         return len(rows)
 
+    def wake(self, session: Session, queue: str, row: int) -> bool:
+        values = {"id": row, "queue": queue, "after": 0, "rounding": 0, **session.at}
+        return int(session.run(self._sql.wake, **values).rowcount) > 0
+
     def _first(self, session: Session, queue: str) -> int:
         row = session.run(self._sql.first_due, queue=queue).fetchone()
         return NEVER if row is None else int(row[0])
 
     def sizes(self, session: Session, queue: str) -> Sizes:
         counts = session.run(self._sql.sizes, queue=queue, **session.at).fetchone()
-        waiting, delayed, buried, reserved, running = map(int, counts)
+        waiting, delayed, delayed_in_zones, buried, reserved, running = map(int, counts)
+        delayed += delayed_in_zones
         ready = waiting - delayed - buried + reserved - running
         return Sizes(ready, delayed, running, buried)
 
@@ -152,18 +165,10 @@ class Messages:
 
     def browse(self, session: Session, queue: str, place: Place, limit: int, after: str) -> Page:
         if place is Place.RUNNING:
-            values = {"id": position(after)}
-            statement = self._sql.reserved
+            values = {"id": position(after), "queue": queue, "limit": limit + 1}
+            rows = session.run(self._sql.reserved, **values).fetchall()
         else:
-            due, _, row = after.partition(",")
-            low, high = {
-                Place.READY: (-NEVER, session.now + 1),
-                Place.DELAYED: (session.now + 1, NEVER),
-                Place.BURIED: (NEVER, 2 * NEVER - 1),
-            }[place]
-            values = {"due": max(low, position(due)), "id": position(row), "until": high}
-            statement = self._sql.page
-        rows = session.run(statement, queue=queue, limit=limit + 1, **values).fetchall()
+            rows = self._page(session, queue, place, limit + 1, after)
         now = session.now
         found = [
             Found(queue, as_bytes(raw), _place(due, end, bool(held), now), id_, at=_second(due))
@@ -172,7 +177,49 @@ class Messages:
         last = rows[limit - 1] if len(rows) > limit else None
         if last is None:
             return Page(found, "")
-        return Page(found, str(last[0]) if place is Place.RUNNING else f"{last[2]},{last[0]}")
+        if place is Place.RUNNING:
+            return Page(found, str(last[0]))
+        return Page(found, f"{self._rank(last[2], place)},{last[0]}")
+
+    def _page(
+        self, session: Session, queue: str, place: Place, limit: int, after: str
+    ) -> list[Any]:
+        """Return the rows of a place behind a cursor, those of all zones in their order."""
+        given, _, row = after.partition(",")
+        now = session.now
+        low, high = {
+            Place.READY: (0, now + 1),
+            Place.DELAYED: (now + 1, WIDTH),
+            Place.BURIED: (NEVER, 2 * NEVER - 1),
+        }[place]
+        zones = ZONES if place is not Place.BURIED and self._has_zones(session, queue) else (0,)
+        rows = []
+        for zone in zones:
+            # A cursor is a rank, so that it means the same in each zone.
+            first = signed(given) - self._behind(zone, place) if given else low
+            values = {
+                "queue": queue,
+                "limit": limit,
+                "due": zone + max(low, first),
+                "until": zone + high,
+                "id": position(row) if first >= low else 0,
+            }
+            rows += session.run(self._sql.page, **values).fetchall()
+        if len(zones) > 1:
+            rows.sort(key=lambda row: (self._rank(row[2], place), row[0]))
+        return rows[:limit]
+
+    def _has_zones(self, session: Session, queue: str) -> bool:
+        return self._heads.has_zones(session, queue)
+
+    def _behind(self, zone: int, place: Place) -> int:
+        return self._heads.behind[zone] if place is Place.READY else 0
+
+    def _rank(self, due: int, place: Place) -> int:
+        """Return the place of a row in a list: with its priority if it is ready."""
+        if due >= 0:
+            return due
+        return moment(due) + self._behind(due - moment(due), place)
 
     # -- reservations -----------------------------------------------------------------------------
 
@@ -187,10 +234,13 @@ class Messages:
             if left <= 0 or room <= 0:
                 break
             claim = self._claim if self.claims_at_once else self._look_and_hold
+            if queue in self._leveled:
+                claim = self._claim_by_rank
             found = claim(session, queue, token, left, room)
+            least = sent + self._timing.hold / 3
             for job in found:
                 size += len(job.raw_body)
-                job.sure_until = sent + self._hold(job) / 3
+                job.sure_until = least
             jobs += found
         return jobs
 
@@ -198,34 +248,122 @@ class Messages:
         self, session: Session, queue: str, token: str, limit: int, room: int
     ) -> list[DatabaseJob]:
         """Hold the first messages of a queue, in one statement."""
+        jobs = self._claimed(session, self._sql.claim, queue, token, limit, room)
+        if not jobs and self._heads.has_zones(session, queue):  # it takes none of these
+            self._leveled.add(queue)
+            return self._claim_by_rank(session, queue, token, limit, room)
+        return jobs
+
+    def _claimed(
+        self,
+        session: Session,
+        statement: Statement,
+        queue: str,
+        token: str,
+        limit: int,
+        room: int,
+        **among: int,
+    ) -> list[DatabaseJob]:
         values = self._holding(token) | {"queue": queue, "limit": limit, "most_bytes": room}
-        rows = session.run(self._sql.claim, **values, **session.at).fetchall()
+        rows = session.run(statement, **values, **among, **session.at).fetchall()
         rows.sort(key=_ORDER)  # they have no order
         return [DatabaseJob(queue, token, *row[:4]) for row in rows]
+
+    def _claim_by_rank(
+        self, session: Session, queue: str, token: str, limit: int, room: int
+    ) -> list[DatabaseJob]:
+        """Hold the first messages of a queue that has some with a priority, zone by zone.
+
+        Of each zone it takes as many as come before the first message of any other.
+        """
+        jobs: list[DatabaseJob] = []
+        if not self.claims_at_once:  # otherwise each of its claims begins with those
+            jobs = self._find_late(session, queue, token, limit, room)
+            self._hold_all(session, jobs, token)
+        limit, room = limit - len(jobs), room - sum(len(job.raw_body) for job in jobs)
+        spent: set[int] = set()
+        while limit > 0 and room > 0:
+            now, heads = self._heads.read(session, queue)
+            if not any(head.zone for head in heads):
+                self._leveled.discard(queue)
+            ready = [head for head in heads if head.moment <= now and head.zone not in spent]
+            if not ready:
+                if self.claims_at_once and not jobs:
+                    nothing = {"low": 0, "high": -1}
+                    claim = self._sql.claim_among
+                    jobs = self._claimed(session, claim, queue, token, limit, room, **nothing)
+                break
+            zone = ready[0].zone
+            behind = self._heads.behind[zone]
+            high = min([now, *(head.rank - behind for head in ready[1:2])])
+            among = {"low": zone, "high": zone + high}
+            if self.claims_at_once:
+                claim = self._sql.claim_among
+                found = self._claimed(session, claim, queue, token, limit, room, **among)
+            else:
+                found = self._found(
+                    session, self._sql.ready_among, queue, token, limit, room, **among
+                )
+                self._hold_all(session, found, token)
+            if not found:  # others hold them just now
+                spent.add(zone)
+            limit, room = limit - len(found), room - sum(len(job.raw_body) for job in found)
+            jobs += found
+        return jobs
 
     def _look_and_hold(
         self, session: Session, queue: str, token: str, limit: int, room: int
     ) -> list[DatabaseJob]:
         """Find the first messages of a queue and hold them, in a transaction."""
+        jobs = self._find_late(session, queue, token, limit, room)
+        if jobs:
+            limit, room = limit - len(jobs), room - sum(len(job.raw_body) for job in jobs)
+        if limit > 0 and room > 0:
+            jobs += self._found(session, self._sql.ready, queue, token, limit, room)
+            if queue in self._leveled:  # there are some after all
+                self._hold_all(session, jobs, token)
+                return jobs + self._claim_by_rank(session, queue, token, limit, room)
+        self._hold_all(session, jobs, token)
+        return jobs
+
+    def _find_late(
+        self, session: Session, queue: str, token: str, limit: int, room: int
+    ) -> list[DatabaseJob]:
+        if self._database.is_mysql and not self._any_is_late(session, queue):
+            return []
+        return self._found(session, self._sql.late, queue, token, limit, room)
+
+    def _found(
+        self,
+        session: Session,
+        statement: Statement,
+        queue: str,
+        token: str,
+        limit: int,
+        room: int,
+        **among: int,
+    ) -> list[DatabaseJob]:
+        """Find messages that may be held."""
+        values = {"queue": queue, "limit": limit, **among, **session.at}
+        rows = session.run(statement, **values).fetchall()
+        if rows and rows[0][4] < 0 and not among:
+            self._leveled.add(queue)
+            return []
         jobs: list[DatabaseJob] = []
-        for statement in (self._sql.late, self._sql.ready):
-            if limit <= 0 or room <= 0:
+        for row in rows:
+            jobs.append(DatabaseJob(queue, token, *row[:4]))
+            room -= len(jobs[-1].raw_body)
+            if room <= 0:
                 break
-            if statement is self._sql.late and not self._any_is_late(session, queue):
-                continue
-            for row in session.run(statement, queue=queue, limit=limit, **session.at).fetchall():
-                jobs.append(DatabaseJob(queue, token, *row))
-                limit -= 1
-                room -= len(jobs[-1].raw_body)
-                if room <= 0:
-                    break
+        return jobs
+
+    def _hold_all(self, session: Session, jobs: Sequence[DatabaseJob], token: str) -> None:
         if jobs and self._database.is_mysql:
             values = self._holding(token) | {"ids": [job.row for job in jobs]}
             session.run(self._sql.hold_all, **values, **session.at)
         elif jobs:
             at = session.at
             session.run_many(self._sql.hold, [self._held(job, at) for job in jobs])
-        return jobs
 
     def _any_is_late(self, session: Session, queue: str) -> bool:
         """Whether a lease may have run out, checked without a lock.
@@ -233,8 +371,6 @@ class Messages:
         MariaDB may lock ready rows while it looks for expired ones, and two claims then deadlock:
         about three of two thousand jobs with eight workers.
         """
-        if not self._database.is_mysql:
-            return True
         return session.run(self._sql.any_late, queue=queue, **session.at).fetchone() is not None
 
     def _holding(self, token: str) -> dict[str, Any]:
@@ -307,7 +443,7 @@ class Messages:
         return self._settle(session, self._sql.delete, job)
 
     def bury(self, session: Session, job: DatabaseJob, operation: Bury) -> bool:
-        return self._free(session, job, operation.notes, 0, after=NEVER, rounding=0)
+        return self._free(session, job, operation.notes, 0, None, after=NEVER, rounding=0)
 
     def release(self, session: Session, job: DatabaseJob, operation: Release) -> bool:
         times = after(operation.delay)
@@ -315,13 +451,21 @@ class Messages:
         if operation.front and operation.delay <= 0:
             times["after"] = -1
             times["first"] = self._first(session, job.queue)
-        return self._free(session, job, operation.notes, int(not operation.counted), **times)
+        zone = None if operation.priority is None else zone_of(operation.priority)
+        uncounted = int(not operation.counted)
+        return self._free(session, job, operation.notes, uncounted, zone, **times)
 
     def _free(
-        self, session: Session, job: DatabaseJob, notes: bytes | None, uncounted: int, **times: int
+        self,
+        session: Session,
+        job: DatabaseJob,
+        notes: bytes | None,
+        uncounted: int,
+        zone: int | None,
+        **times: int,
     ) -> bool:
         kept = None if notes is None else self._stored(notes)
-        values = {"notes": kept, "uncounted": uncounted, "first": None, **times}
+        values = {"notes": kept, "uncounted": uncounted, "first": None, "zone": zone, **times}
         return self._settle(session, self._sql.release, job, **values)
 
     def _settle(
@@ -348,7 +492,7 @@ def _timed(rows: Iterable[dict[str, Any]], now: int) -> Iterator[dict[str, Any]]
             "queue": row["queue"],
             "payload": row["payload"],
             "attempts": 0,
-            "due": due,
+            "due": due + row["zone"],
             "available_at": min((due + row["rounding"]) // SECOND, LATEST),
             "created_at": now // SECOND,
         }
@@ -363,7 +507,7 @@ def _token() -> str:
 
 
 def _second(due: int) -> float | None:
-    return due / SECOND if due < NEVER else None
+    return moment(due) / SECOND if due < NEVER else None
 
 
 def _place(due: int, end: int | None, held: bool, now: int) -> Place:
@@ -373,4 +517,4 @@ def _place(due: int, end: int | None, held: bool, now: int) -> Place:
         return running if end > now else Place.READY
     if due >= NEVER:
         return Place.BURIED
-    return Place.DELAYED if due > now else Place.READY
+    return Place.DELAYED if moment(due) > now else Place.READY

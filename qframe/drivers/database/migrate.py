@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 from sqlalchemy import Connection
 
-from qframe.contracts.backend import Change
+from qframe.contracts.tables import Change
 from qframe.drivers.database.changes import Changes
 from qframe.drivers.database.schema import Schema
 

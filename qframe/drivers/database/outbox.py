@@ -12,12 +12,12 @@ from typing import Any
 
 from sqlalchemy import func, literal_column, select, text
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.backend import Timing
 from qframe.contracts.outbox import Lag, Outbox, OutboxClaim, OutboxRow
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.engine import shown
 from qframe.drivers.database.listen import Notifier
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.sql import param, params
 from qframe.drivers.database.wait import watch_of
 from qframe.drivers.database.within import CallerDatabase

@@ -5,9 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from qframe.contracts.step import APPLIED, Delete, Push, Renew, Reservation, Result, Start, Step
+from qframe.contracts.step import (
+    APPLIED,
+    LOST,
+    UNKNOWN,
+    Delete,
+    Push,
+    Renew,
+    Reservation,
+    Result,
+    Start,
+    Step,
+)
 from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.errors import ConnectionLost, TryAgain
@@ -129,14 +140,17 @@ class Request:
         return not needs_transaction(self._steps)
 
     def _as_repeated(self, results: list[Result]) -> list[Result]:
-        """After a repetition, count a deletion that finds its job gone as applied."""
+        """After a repetition, a deletion that finds its job gone may be this request's own."""
         if self._needs_mark:
             return results
-        pairs = zip(self._steps, results, strict=True)
         return [
-            APPLIED if result.lost and self._deletes(step) else result for step, result in pairs
+            self._of_deletion(step.reservation)
+            if result.lost and type(step.operations[0]) is Delete
+            else result
+            for step, result in zip(self._steps, results, strict=True)
         ]
 
-    def _deletes(self, step: Step) -> bool:
-        operation: Any = step.operations[0]
-        return type(operation) is Delete and (self._again or step.reservation in self._deleted)
+    def _of_deletion(self, job: Reservation | None) -> Result:
+        if job in self._deleted:
+            return APPLIED
+        return UNKNOWN if self._again else LOST

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.schema import SchemaItem
 
-from qframe.config import DatabaseSettings
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.urls import parsed
 
 NEVER = 2**62
@@ -42,8 +42,9 @@ _LONG = sa.Text().with_variant(sa.Text(2**32 - 1), *_MYSQL)
 class Schema:
     """The tables of one connection. qframe's own times are whole microseconds.
 
-    - `due`: when a waiting message may be taken, and its place among those that may. PHP does not
-      write it; the generated column `due_at` then uses `available_at`.
+    - `due`: when a waiting message may be taken, and its place among those that may; below zero it
+      has a priority (`zones.py`). PHP does not write it; the generated column `due_at` then uses
+      `available_at`.
     - `lease`: the fence, new for each reservation. It stays after the lease has run out, so that
       the reservation can be settled until another worker has the message.
     - `lease_end`, and `leased_at`, the `reserved_at` that was written with it: if a row's

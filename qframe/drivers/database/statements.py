@@ -29,6 +29,7 @@ from sqlalchemy import (
 from qframe.drivers.database.connection import Database
 from qframe.drivers.database.schema import LATEST, NEVER
 from qframe.drivers.database.sql import MARK, Statement, number, param, params
+from qframe.drivers.database.zones import Zoned
 
 SECOND = 1_000_000
 _ENCODED = f"'^{MARK}([A-Za-z0-9+/]{{4}})*([A-Za-z0-9+/]{{2}}==|[A-Za-z0-9+/]{{3}}=)?$'"
@@ -55,6 +56,7 @@ class Statements:
         self._of_queue = c.queue == param("queue")
         self._waits = and_(self._of_queue, c.reserved_at.is_(None))
         self._due = c.due_at
+        self._zoned = Zoned(database, c.due_at)
         self._end = lease_end(self._jobs, retry_after)
         self._expired = and_(c.reserved_at.is_not(None), self._end <= self._now)
         self._push()
@@ -64,7 +66,7 @@ class Statements:
 
     def _push(self) -> None:
         c, jobs = self._c, self._jobs
-        pushed = self._times(number("after"), number("rounding"), number("at"))
+        pushed = self._times(number("after"), number("rounding"), number("at"), number("zone"))
         pushed |= {"created_at": self._now // SECOND, "attempts": literal_column("0")}
         insert = jobs.insert().inline().values(**params("queue", "payload"), **pushed)
         self.insert = self._make(insert)
@@ -73,12 +75,13 @@ class Statements:
             timed = params("queue", "payload", "attempts", "due", "available_at", "created_at")
             self.insert_timed = self._make(jobs.insert().inline().values(**timed))
         if self._database.is_postgresql:
-            whole = dict.fromkeys(("after", "rounding", "at"), BigInteger)
+            whole = dict.fromkeys(("after", "rounding", "at", "zone"), BigInteger)
             kinds = {"queue": String, "payload": Text, **whole}
             lists = [param(f"{name}s", ARRAY(kind)) for name, kind in kinds.items()]
             rows = func.unnest(*lists).table_valued(*kinds, with_ordinality="place")
             row = rows.render_derived(name="pushed").c
-            pushed |= self._times(_whole(row.after), _whole(row.rounding), _whole(row.at))
+            times = (_whole(row[name]) for name in whole)
+            pushed |= self._times(*times)
             values = {"queue": row.queue, "payload": row.payload, **pushed}
             found = select(*values.values()).order_by(row.place)
             all_ = jobs.insert().inline().from_select([c[name] for name in values], found)
@@ -88,15 +91,21 @@ class Statements:
             self.insert_all_marked = self._make(all_.add_cte(mark))
 
     def _times(
-        self, after: ColumnElement[Any], rounding: ColumnElement[Any], at: ColumnElement[Any]
+        self,
+        after: ColumnElement[Any],
+        rounding: ColumnElement[Any],
+        at: ColumnElement[Any],
+        zone: ColumnElement[Any],
     ) -> dict[str, ColumnElement[Any]]:
         """Return when a message is due, exactly for qframe and in seconds for PHP, never too early.
 
-        The delay counts from now, or from `at`, which orders the parts of a step.
+        The delay counts from now, or from `at`, which orders the parts of a step. For qframe it is
+        the moment within the `zone` of a priority.
         """
         due = (self._now if self._database.is_sqlite else func.coalesce(at, self._now)) + after
         seconds = (due + rounding) // SECOND
-        return {"due": due, "available_at": case((seconds < LATEST, seconds), else_=LATEST)}
+        available_at = case((seconds < LATEST, seconds), else_=LATEST)
+        return {"due": due + zone, "available_at": available_at}
 
     def _leased(self, more: ColumnElement[Any] | None = None) -> dict[str, ColumnElement[Any]]:
         """Return a lease's end, and a `reserved_at` that by Laravel's rule ends no earlier."""
@@ -112,30 +121,47 @@ class Statements:
         second = (self._now + (SECOND - 1)) // SECOND - self._retry_after
         late = and_(self._of_queue, c.reserved_at <= second, self._end <= self._now)
         due = and_(self._waits, self._due <= self._now)
+        among = and_(self._waits, self._due >= number("low"), self._due <= number("high"))
         held = {"lease": param("lease"), "started": null()}
         size = _whole(func.octet_length(c.payload))
         # Longer for a large message on a slow line.
         by_size = held | self._leased(size * SECOND // number("bytes_a_second"))
         if self._database.is_postgresql:
             self.claim = make(self._claim(late, due, by_size))
+            self.claim_among = make(self._claim(late, among, by_size, zones=True))
         else:
-            first = select(*self._message).where(late).order_by(self._end, c.id)
+            first = select(*self._message, self._end).where(late).order_by(self._end, c.id)
             self.late = make(first.limit(limit).with_for_update(skip_locked=True))
             self.any_late = make(first.limit(1))
-            ready = select(*self._message).where(due).order_by(self._due, c.id)
-            self.ready = make(ready.limit(limit).with_for_update(skip_locked=True))
+            self.ready, self.ready_among = (
+                make(
+                    select(*self._message, self._due)
+                    .where(each)
+                    .order_by(self._due, c.id)
+                    .limit(limit)
+                    .with_for_update(skip_locked=True)
+                )
+                for each in (due, among)
+            )
         if self._database.is_mysql:
             among = c.id.op("IN")(param("ids"))  # the client expands it to a list
             self.hold_all = make(jobs.update().values(by_size).where(among))
         self.hold = make(jobs.update().values(held | self._leased()).where(self._this))
-        self.first_due = make(
-            select(self._due).where(self._waits).order_by(self._due, c.id).limit(1)
-        )
+        plain = and_(self._waits, self._due >= 0)
+        self.first_due = make(select(self._due).where(plain).order_by(self._due, c.id).limit(1))
 
     def _claim(
-        self, late: ColumnElement[bool], due: ColumnElement[bool], held: dict[str, Any]
+        self,
+        late: ColumnElement[bool],
+        due: ColumnElement[bool],
+        held: dict[str, Any],
+        *,
+        zones: bool = False,
     ) -> Any:  # noqa: ANN401 (Core's)
         """Hold the first messages in one statement: expired ones, then those that are due.
+
+        Those with a priority are below zero, so before all others that are due. Where it finds one
+        it takes none of these, unless that is what it is for (`zones`).
 
         Common table expressions find and lock the rows: with a LIMIT in a subquery, the planner may
         run it again and update more rows. Each LIMIT is the bare parameter: for any other
@@ -153,9 +179,12 @@ class Statements:
         order = (both.c.kind, both.c.place, both.c.id)
         before = func.sum(both.c.size).over(order_by=order) - both.c.size
         rank = func.row_number().over(order_by=order)
-        ranked = (before.label("before"), rank.label("rank"))
+        least = func.min(both.c.place).over(order_by=order)
+        ranked = (before.label("before"), rank.label("rank"), least.label("least"))
         found = select(both.c.id, both.c.kind, both.c.place, *ranked).cte("found")
         few = and_(found.c.before < number("most_bytes"), found.c.rank <= limit)
+        if not zones:
+            few = and_(few, found.c.least >= 0)
         taken = and_(c.id == found.c.id, few)
         claim = self._jobs.update().values(held).where(taken)
         return claim.returning(*self._message, found.c.kind, found.c.place, _lazily())
@@ -180,14 +209,25 @@ class Statements:
         notes = func.coalesce(param("notes", Text), c.notes)
         freed = {"reserved_at": null(), "leased_at": null()}
         released = {"attempts": counted, "notes": notes, "lease": null(), **freed}
-        times = self._times(number("after"), number("rounding"), number("at"))
-        # Before the first message, if that is ready.
+        after = (number("after"), number("rounding"), number("at"))
+        zone = func.coalesce(number("zone"), self._zoned.zone)
+        times = self._times(*after, zone)
         first = {
-            "due": case((number("first") < self._now, number("first") - 1), else_=times["due"])
+            "due": case(
+                (number("after") >= NEVER, times["due"] - 2 * zone),  # buried, see `Zoned`
+                # Before the first message of its level, if that is ready.
+                (and_(number("after") < 0, zone < 0), zone + 1),
+                (number("first") < self._now, number("first") - 1),
+                else_=times["due"],
+            )
         }
         self.release = make(jobs.update().values(released | times | first).where(fenced))
         # A kicked message keeps its fence: its reservation may still be settled.
-        self.kick = make(jobs.update().values(times).where(self._this))
+        kicked = self._times(*after, self._zoned.zone_aside)
+        self.kick = make(jobs.update().values(kicked).where(self._this))
+        delayed = and_(self._this, self._waits, self._zoned.moment > self._now, self._due < NEVER)
+        woken = self._times(*after, self._zoned.zone)
+        self.wake = make(jobs.update().values(woken).where(delayed))
         self.adopted = make(select(c.queue, *self._message).where(fenced, c.started == 1))
 
     def _delete_and_start(self, ours: ColumnElement[bool], started: dict[str, Any]) -> Any:  # noqa: ANN401 (Core's)
@@ -214,6 +254,7 @@ class Statements:
         counts = (
             waits,
             waits.where(self._due > now, self._due < NEVER),
+            waits.where(self._due < 0, self._zoned.moment > now),
             waits.where(self._due >= NEVER),
             running,
             running.where(self._end > now),

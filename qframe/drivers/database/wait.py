@@ -11,10 +11,10 @@ from typing import Protocol
 
 from sqlalchemy import Table
 
-from qframe.config import DatabaseSettings
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.listen import SILENCE, NotifyListener
 from qframe.drivers.database.look import NextDue
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.exceptions import BackendUnavailable
 
 _EARLY = 0.001
@@ -111,7 +111,7 @@ class ServerWatch:
         self._database = database
         self._look = look
         self._listener = listener
-        self._found = self._untold = -math.inf
+        self._found = self._unnotified_at = -math.inf
         self._in_vain = 0
 
     def note_message(self) -> None:
@@ -133,7 +133,7 @@ class ServerWatch:
                 if first:
                     self._rest(min(end, looked + self._vain_pause()), queues, wake, listening)
                 else:
-                    self._note_untold()
+                    self._note_unnotified()
                 return
             now = time.monotonic()
             due = min(due, now + seconds + _EARLY)
@@ -149,7 +149,7 @@ class ServerWatch:
             return min(max((looked - self._found) * self._SHARE, self._SHORTEST), self._LONGEST)
         if looked < since + _SILENCE:
             return since + _SILENCE - looked
-        often = max((looked - self._untold) * self._SHARE, self._SHORTEST)
+        often = max((looked - self._unnotified_at) * self._SHARE, self._SHORTEST)
         return min(often, self._LONGEST_LISTENING)
 
     def _vain_pause(self) -> float:
@@ -158,11 +158,11 @@ class ServerWatch:
         self._in_vain = min(self._in_vain + 1, 10)
         return min(pause, self._LONGEST)
 
-    def _note_untold(self) -> None:
+    def _note_unnotified(self) -> None:
         """Look more often after a message without a notification: PHP sends none."""
         now, since = time.monotonic(), self._listener.since
         if since is not None and now > since + 2 * _SILENCE:
-            self._untold = now
+            self._unnotified_at = now
 
     def _rest(
         self, until: float, queues: Sequence[str], wake: int | None, listening: int | None

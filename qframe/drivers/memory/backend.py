@@ -14,21 +14,12 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 from qframe import forks
 from qframe.contracts import step as op
-from qframe.contracts.backend import (
-    Backend,
-    Capability,
-    Found,
-    Health,
-    Latch,
-    Page,
-    Place,
-    Span,
-    Timing,
-    in_order,
-    position,
-)
+from qframe.contracts.backend import Backend, Capability, Health, Timing
+from qframe.contracts.browsing import Found, Page, Place, Span, position
+from qframe.contracts.facts import Latch, in_order
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
+from qframe.drivers import levels
 from qframe.drivers.guard import guarded
 from qframe.drivers.sockets import readable
 
@@ -50,6 +41,15 @@ class Message:
     """When its delay or lease ends (at most 0 while it is ready), and its turn."""
     fence: bytes = b""
     """New for each reservation; b"" once that is settled."""
+    behind: float = 0.0
+    """Seconds by which its priority puts it behind others, below 0 if before."""
+    since: float = 0.0
+    """When it became ready behind the others; -inf in front of them."""
+
+    @property
+    def rank(self) -> tuple[float, tuple[float, int]]:
+        """Its place among the ready ones."""
+        return self.since + self.behind, self.order
 
 
 class MemoryJob(op.Reservation):
@@ -120,9 +120,9 @@ class MemoryBackend(Backend):
     The constructor takes the name and settings of a connection, like any backend, and ignores them.
     """
 
-    capabilities = ~Capability.NONE & ~(
-        Capability.DURABLE | Capability.PRIORITY | Capability.ADOPT | Capability.OUTBOX
-    )
+    capabilities = ~Capability.NONE & ~(Capability.DURABLE | Capability.ADOPT | Capability.OUTBOX)
+    aging = levels.AGING
+    """Seconds that a level of priority is worth."""
 
     def __init__(self, *_: object, timing: Timing | None = None) -> None:
         self.timing = timing or Timing()
@@ -130,6 +130,8 @@ class MemoryBackend(Backend):
         self._next = count(1).__next__
         self._queues: defaultdict[str, list[Message]] = defaultdict(list)
         """Each sorted by `Message.order`: ready messages first, buried ones last."""
+        self._leveled: set[str] = set()
+        """The queues that have had messages with a priority."""
         self._facts: dict[str, StoredFact[str]] = {}
         self._latches: dict[str, StoredFact[OpenLatch]] = {}
         self._failed: dict[str, FailedJob] = {}
@@ -155,7 +157,9 @@ class MemoryBackend(Backend):
                     return op.Result(op.Outcome.REFUSED, key, holds)
                 case op.Extend(key) if (latch := self._latch(key)) is None or latch.is_complete:
                     return op.Result(op.Outcome.REFUSED, key)
-                case op.Forget(uuid) if uuid not in self._failed:
+                case op.Forget(uuid, at) if uuid not in self._failed or not self._failed[
+                    uuid
+                ].is_of(at):
                     return op.Result(op.Outcome.REFUSED, uuid)
         due = tuple(push for each in step.operations for push in self._do(each, job))
         return op.Result(op.Outcome.APPLIED, due=due)
@@ -163,8 +167,10 @@ class MemoryBackend(Backend):
     def _do(self, operation: op.Operation, job: MemoryJob | None) -> Sequence[op.Push]:  # noqa: C901, PLR0912 (a case each)
         """Apply one operation. Returns the messages of latches."""
         match operation:
-            case op.Push(queue, raw, delay):
-                self._move(Message(self._next(), queue, raw), Place.DELAYED, self.clock() + delay)
+            case op.Push(queue, raw, delay, priority):
+                message = Message(self._next(), queue, raw)
+                self._rank(message, priority)
+                self._move(message, Place.DELAYED, self.clock() + delay)
             case op.Set(key, value, ttl):
                 self._facts[key] = StoredFact(value, self._until(ttl))
             case op.Unset(key, value) if value in {None, self._live(self._facts, key)}:
@@ -209,7 +215,9 @@ class MemoryBackend(Backend):
             case op.Bury(notes):
                 message.notes = message.notes if notes is None else notes
                 self._move(message, Place.BURIED, inf)
-            case op.Release(delay, front, counted, notes):
+            case op.Release(delay, front, counted, notes, priority):
+                if priority is not None:
+                    self._rank(message, priority)
                 message.notes = message.notes if notes is None else notes
                 message.attempts -= job.started and not counted
                 place = Place.READY if front and delay <= 0 else Place.DELAYED
@@ -217,6 +225,16 @@ class MemoryBackend(Backend):
                 self._move(message, place, until)
 
     # -- messages ---------------------------------------------------------------------------------
+
+    def _rank(self, message: Message, priority: int | None) -> None:
+        message.behind = levels.behind(levels.level_of(priority), self.aging)
+        if message.behind:
+            self._leveled.add(message.queue)
+
+    def _ready(self, name: str) -> list[Message]:
+        """Return the ready messages of a queue, the next one first."""
+        ready = [each for each in self._queue(name) if each.place is Place.READY]
+        return sorted(ready, key=_RANK) if name in self._leveled else ready
 
     def _queue(self, name: str) -> list[Message]:
         """Return a queue after moving due messages to the end of the ready ones.
@@ -227,6 +245,7 @@ class MemoryBackend(Backend):
         ended = queue[bisect(queue, (0, inf), key=_ORDER) : bisect(queue, (now, inf), key=_ORDER)]
         for message in ended:
             if message.place is Place.DELAYED:  # its order is already the right one
+                message.since = message.order[0]
                 message.place, message.order = Place.READY, (0.0, self._next())
             else:
                 self._move(message, Place.READY, -1.0)
@@ -238,6 +257,7 @@ class MemoryBackend(Backend):
         if message.place is not None:
             del queue[bisect_left(queue, message.order, key=_ORDER)]
         message.place, message.order = place, (until, self._next())
+        message.since = -inf if until < 0 else self.clock()
         if place is not None:
             insort(queue, message, key=_ORDER)
 
@@ -247,10 +267,14 @@ class MemoryBackend(Backend):
         with guarded, self._lock:
             results, room = self.apply(*first), self.timing.most_bytes
             found: list[op.Reservation] = []
-            for queue in map(self._queue, queues):
+            for name in queues:
+                # Ready ones come first, and are in their order where none has a priority.
+                queue = self._ready(name) if name in self._leveled else self._queue(name)
                 while queue and queue[0].place is Place.READY and len(found) < limit and room > 0:
                     found.append(self._hold(queue[0]))
                     room -= len(found[-1].raw_body)
+                    if name in self._leveled:
+                        queue = self._ready(name)
             return found, results
 
     def _hold(self, message: Message) -> MemoryJob:
@@ -276,6 +300,14 @@ class MemoryBackend(Backend):
 
     def purge(self, queue: str) -> int:
         return self._move_all(queue, {Place.READY, Place.DELAYED}, None)
+
+    def wake(self, queue: str, handle: str) -> bool:
+        with guarded, self._lock:
+            for message in self._queue(queue):
+                if str(message.id) == handle and message.place is Place.DELAYED:
+                    self._move(message, Place.READY)
+                    return True
+            return False
 
     def kick(self, queue: str) -> int:
         return self._move_all(queue, {Place.BURIED}, Place.READY)
@@ -314,6 +346,8 @@ class MemoryBackend(Backend):
         first = position(after)
         with guarded, self._lock:
             there = [each for each in self._queue(queue) if each.place in {place, *held}]
+            if place is Place.READY:
+                there = self._ready(queue)
             found = [
                 Found(queue, each.raw, each.place, each, self._due(each))
                 for each in there[first : first + limit]
@@ -395,3 +429,4 @@ class MemoryBackend(Backend):
 
 
 _ORDER = attrgetter("order")
+_RANK = attrgetter("rank")

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
 
 from redis.exceptions import ResponseError
 
-from qframe.config import RedisSettings
-from qframe.contracts.backend import (
-    Backend,
-    Capability,
-    Found,
-    Health,
-    Page,
-    Place,
-    Span,
-    Timing,
-    position,
-)
+from qframe.contracts.backend import Backend, Capability, Health, Timing
+from qframe.contracts.browsing import Found, Page, Place, Span, position
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.guard import guarded
@@ -39,6 +33,7 @@ from qframe.drivers.redis.in_flight import (
 from qframe.drivers.redis.job import RedisJob
 from qframe.drivers.redis.keys import ANY_QUEUE, Keys, QueueKeys, prefix_and_queue
 from qframe.drivers.redis.pool import RedisPool
+from qframe.drivers.redis.settings import RedisSettings
 from qframe.drivers.redis.steps import RedisSteps
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name, one_line
@@ -52,6 +47,8 @@ _REMEMBER = 60.0
 _DOUBTS = 100
 _STEP = 1 / 1048576
 """As in the scripts: the score of a hold is a multiple of it."""
+_BELOW = 2**34
+"""As in the scripts: what is ready and has a priority is that far below its rank."""
 _FIND = 1000
 """Messages that a script searches at first; twice as many after each quick search."""
 _FIND_MOST = 8000
@@ -88,14 +85,15 @@ class RedisBackend(RedisFacts, Backend):
     facts. The backend reads outstanding answers at the thread's next call about the same slot.
     """
 
-    capabilities = ~(Capability.PRIORITY | Capability.WITHIN | Capability.OUTBOX)
+    settings_model = RedisSettings
+    capabilities = ~(Capability.WITHIN | Capability.OUTBOX)
     look_every = 3.5
 
     def __init__(self, name: str, settings: RedisSettings, timing: Timing | None = None) -> None:
         self.name = name
         self.settings = settings
         self.timing = timing or Timing()
-        self.keys = Keys(settings.prefix, braces=settings.cluster)
+        self.keys = Keys(settings.prefix, braces=settings.cluster, aging=settings.aging)
         self.pool = RedisPool(settings, self.keys)
         if settings.cluster:
             self.capabilities = type(self).capabilities & ~Capability.JOINT
@@ -103,7 +101,7 @@ class RedisBackend(RedisFacts, Backend):
         self._foreign: set[str] = set()
         self._looked_around = -_LOOK_AROUND
         self._mistyped: set[str] = set()
-        self._in_doubt: deque[_Work] = deque(maxlen=_DOUBTS)
+        self._unanswered: deque[_Work] = deque(maxlen=_DOUBTS)
         """Steps whose call raised; if the caller applies them again, they count once."""
 
     # -- steps ------------------------------------------------------------------------------------
@@ -116,7 +114,7 @@ class RedisBackend(RedisFacts, Backend):
         self, steps: Sequence[Step], *behind: RedisCommand, key: str = ""
     ) -> tuple[list[Result], list[Reply]]:
         """Apply steps; the commands in `behind` go with the last exchange."""
-        work = self._begun_before(steps) if self._in_doubt else None
+        work = self._begun_before(steps) if self._unanswered else None
         work = work or _Work(steps)
         replies: list[Reply] = []
         while work.exchange or work.next < len(work.steps):
@@ -125,8 +123,8 @@ class RedisBackend(RedisFacts, Backend):
             connection = self.pool.of(exchange.key)
             try:
                 replies = self._exchange(work, connection, behind if is_last else ())
-            except BackendUnavailable:
-                self._doubt(work, connection)
+            except BackendUnavailable as error:
+                error.in_doubt = self._may_be_applied(work, connection)
                 raise
         if not steps:
             replies = self.pool.of(key).ask(*behind)
@@ -153,30 +151,29 @@ class RedisBackend(RedisFacts, Backend):
         for reply in replies:
             if isinstance(reply, Exception):
                 raise self._meaning(reply, exchange.queues) from reply
-        twice = connection.repeated
+        is_repeat = connection.repeated
         if replicas:
             work.is_done = True
             self._check_replicas(connection, replicas, replies.pop(1))
             work.is_done = False
-        work.results += exchange.results(replies[0], asked_at, twice=twice)
+        work.results += exchange.results(replies[0], asked_at, is_repeat=is_repeat)
         work.exchange = None
         return replies[1:]
 
-    def _doubt(self, work: _Work, connection: RedisConnection) -> None:
-        """Remember steps that may have been applied although no answer came."""
+    def _may_be_applied(self, work: _Work, connection: RedisConnection) -> bool:
+        """Whether steps may have been applied although no answer came; remembers pushes."""
         exchange = work.exchange
         if exchange is None or not (connection.repeated or work.results or work.is_done):
-            return
-        for job in exchange.jobs:
-            job.in_doubt = True
+            return False
         if exchange.marked:
             connection.new_marker()
-            self._in_doubt.append(work)
+            self._unanswered.append(work)
+        return True
 
     def _begun_before(self, steps: Sequence[Step]) -> _Work | None:
-        for work in list(self._in_doubt):
+        for work in list(self._unanswered):
             if work.steps == steps:
-                self._in_doubt.remove(work)
+                self._unanswered.remove(work)
                 return work
         return None
 
@@ -398,7 +395,8 @@ class RedisBackend(RedisFacts, Backend):
         return self._foreign
 
     def purge(self, queue: str) -> int:
-        return int(self._call("purge", self.keys.of(queue)))
+        keys = self.keys.of(queue)
+        return int(self._call("purge", keys, keys.notes))
 
     def kick(self, queue: str) -> int:
         keys = self.keys.of(queue)
@@ -462,20 +460,8 @@ class RedisBackend(RedisFacts, Backend):
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         self.reserve([queue], 0)  # moves due and expired messages to the ready list
         keys, first = self.keys.of(queue), position(after)
-        key = keys.places()[place]
         last = first + limit  # one more than `limit` shows whether there is another page
-        if place in {Place.READY, Place.BURIED}:
-            asked = command("LRANGE", key, first, last)
-        else:
-            asked = command("ZRANGE", key, first, last, "WITHSCORES")
-        (reply,) = self.pool.of(keys.ready).ask_all(asked)
-        if isinstance(reply, Exception):
-            raise self._meaning(reply, {keys}) from reply
-        rows = [*reply]
-        if place in {Place.READY, Place.BURIED}:
-            pairs = [(stored, b"0") for stored in rows]
-        else:
-            pairs = [*zip(rows[::2], rows[1::2], strict=True)]
+        rows = self._rows(keys, place, first, last)
         found = [
             Found(
                 queue,
@@ -484,9 +470,47 @@ class RedisBackend(RedisFacts, Backend):
                 stored,
                 float(score) if place is Place.DELAYED else None,
             )
-            for stored, score in pairs[:limit]
+            for key, stored, score in rows[:limit]
         ]
-        return Page(found, str(last) if len(pairs) > limit else "")
+        return Page(found, str(last) if len(rows) > limit else "")
+
+    def _rows(
+        self, keys: QueueKeys, place: Place, first: int, last: int
+    ) -> list[tuple[str, bytes, bytes]]:
+        """Return the messages of a place from one position to another: key, bytes and score."""
+        soon = repr(time.time() + self.timing.skew - _BELOW)  # the rank of what is pushed now
+        counts = [command("ZCOUNT", keys.delayed, "-inf", f"({each}") for each in (soon, 0)]
+        counts.append(command("LLEN", keys.ready))
+        before, leveled, plain = self._ask_about(keys, *counts)
+        parts = {
+            Place.READY: (
+                (keys.delayed, 0, before), (keys.ready, 0, plain), (keys.delayed, before, leveled),
+            ),
+            Place.DELAYED: ((keys.delayed, leveled, sys.maxsize),),
+        }.get(place, ((keys.places()[place], 0, sys.maxsize),))  # fmt: skip
+        rows: list[tuple[str, bytes, bytes]] = []
+        at = 0
+        for key, low, high in parts:
+            begin, end = max(first - at, 0) + low, min(last + 1 - at, high - low) + low
+            at += high - low
+            if begin >= end:
+                continue
+            is_list = key in {keys.ready, keys.buried}
+            words = ("LRANGE", key) if is_list else ("ZRANGE", key)
+            scores = () if is_list else ("WITHSCORES",)
+            (found,) = self._ask_about(keys, command(*words, begin, end - 1, *scores))
+            if is_list:
+                rows += [(key, stored, b"0") for stored in found]
+            else:
+                rows += zip(repeat(key), found[::2], found[1::2], strict=False)
+        return rows
+
+    def _ask_about(self, keys: QueueKeys, *asked: RedisCommand) -> list[Any]:
+        replies = self.pool.of(keys.ready).ask_all(*asked)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise self._meaning(reply, {keys}) from reply
+        return [*replies]
 
     def _find(
         self, keys: QueueKeys, key: str, text: bytes, left: int, most: int
@@ -501,6 +525,9 @@ class RedisBackend(RedisFacts, Backend):
             return b""
         (notes,) = self.pool.of(keys.ready).ask(command("GET", keys.notes + tag))
         return message.read(found.handle, notes or b"")[-1]
+
+    def wake(self, queue: str, handle: str) -> bool:
+        return bool(self._call("wake", self.keys.of(queue), base64.b64decode(handle)))
 
     def take(self, found: Found) -> Reservation | None:
         keys = self.keys.of(found.queue)
@@ -584,12 +611,14 @@ def _starts_elsewhere(jobs: Sequence[RedisJob], connection: RedisConnection) -> 
     for job in jobs:
         sent = job.in_flight
         if sent is not None and sent.connection is not connection:
-            sent.twice = True
+            sent.was_repeated = True
             starts.append(sent.command)
     return starts
 
 
 def _place(keys: QueueKeys, key: str, score: bytes) -> Place:
+    if key == keys.delayed and float(score) < 0:
+        return Place.READY
     if key != keys.reserved:
         return {keys.ready: Place.READY, keys.delayed: Place.DELAYED}.get(key, Place.BURIED)
     return Place.RUNNING if float(score) % _STEP else Place.HELD

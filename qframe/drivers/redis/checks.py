@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from qframe.config import RedisSettings
 from qframe.contracts.backend import Health
 from qframe.drivers.redis.commands import command
 from qframe.drivers.redis.connection import RedisConnection
+from qframe.drivers.redis.settings import RedisSettings
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 
 _OLDEST = (6, 0, 6)

@@ -33,10 +33,10 @@ class RedisInFlight(ABC):
     """A command that was sent without waiting for its answer."""
 
     command: RedisCommand
-    twice: bool
+    was_repeated: bool
     """Whether the command may have run more than once."""
 
-    __slots__ = ("command", "twice")
+    __slots__ = ("command", "was_repeated")
 
     @abstractmethod
     def on_reply(self, reply: Reply) -> None:
@@ -232,7 +232,7 @@ class RedisConnection:
         """Resend what was not answered; a refused command stays unanswered."""
         while self._in_flight:
             sent = self._in_flight[0]
-            sent.twice = True
+            sent.was_repeated = True
             reply = self._mended(wire, sent.command, _single(wire, sent.command))
             if is_refused(reply):
                 raise meaning(reply, self.server.shown()) from reply

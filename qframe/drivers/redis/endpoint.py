@@ -14,8 +14,8 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from qframe import forks
-from qframe.config import RedisSettings
 from qframe.drivers.redis.errors import meaning
+from qframe.drivers.redis.settings import RedisSettings
 from qframe.drivers.sockets import limited
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.payload.text import one_line

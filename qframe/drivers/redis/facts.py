@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qframe.contracts.backend import Latch, Timing, in_order
+from qframe.contracts.backend import Timing
+from qframe.contracts.facts import Latch, in_order
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.redis.commands import RedisCommand, command
 from qframe.drivers.redis.keys import Keys, escaped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
-from qframe.contracts.step import APPLIED, LOST, Delete, Operation, Result, Start, Step
+from qframe.contracts.step import APPLIED, LOST, UNKNOWN, Delete, Operation, Result, Start, Step
 from qframe.drivers.redis import message
 from qframe.drivers.redis.commands import RedisCommand, Word, call
 from qframe.drivers.redis.connection import RedisConnection, RedisInFlight, Reply
@@ -29,7 +29,7 @@ class StepsInFlight(RedisInFlight):
         asked_at: float,
         on_result: OnResult,
     ) -> None:
-        self.command, self.twice = command, False
+        self.command, self.was_repeated = command, False
         self.jobs = jobs
         self.connection = connection
         self._asked_at = asked_at
@@ -49,7 +49,6 @@ class StepsInFlight(RedisInFlight):
         for job in self.jobs:
             if job.in_flight is self:
                 job.in_flight = None
-            job.in_doubt = job.in_doubt or self.connection.repeated
 
     def on_reply(self, reply: Reply) -> None:
         for job in self.jobs:
@@ -79,7 +78,7 @@ class ApplyInFlight(StepsInFlight):
         self._exchange.begin(self._asked_at)
 
     def results(self, reply: Reply) -> list[Result]:
-        return self._exchange.results(reply, self._asked_at, twice=self.twice)
+        return self._exchange.results(reply, self._asked_at, is_repeat=self.was_repeated)
 
 
 class RedisStartInFlight(StepsInFlight):
@@ -132,11 +131,10 @@ class RedisStartInFlight(StepsInFlight):
         result = APPLIED if begun else LOST
         if done is None:
             return [result]
-        # If it was sent twice, the second call finds the job gone.
-        is_over = deleted or self.twice or done.in_doubt
-        if is_over:
-            done.sure_until, done.in_doubt = 0.0, False
-        return [APPLIED if is_over else LOST, result]
+        if deleted or self.was_repeated:
+            done.sure_until = 0.0
+        gone = UNKNOWN if self.was_repeated else LOST
+        return [APPLIED if deleted else gone, result]
 
 
 def start_of(

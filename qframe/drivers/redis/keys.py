@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from qframe.contracts.backend import Place
+from qframe.contracts.browsing import Place
+from qframe.drivers import levels
 from qframe.exceptions import InvalidQueueName
 
 
 class QueueKeys:
     """The keys of one queue; on a Cluster they share a slot."""
 
-    __slots__ = ("buried", "declared", "delayed", "notes", "notify", "queue", "ready", "reserved")
+    __slots__ = (
+        "aging", "buried", "declared", "delayed", "notes", "notify", "queue", "ready", "reserved",
+    )  # fmt: skip
 
-    def __init__(self, queue: str, ready: str, notes: bytes, names: str) -> None:
+    def __init__(self, queue: str, ready: str, notes: bytes, names: str, aging: int) -> None:
         self.queue = queue
+        self.aging = aging
+        """Seconds that a level of priority is worth."""
         self.ready = ready
         """A list, like `notify` and `buried`; the others are sorted sets."""
         self.notify = f"{ready}:notify"
@@ -20,7 +25,7 @@ class QueueKeys:
         self.reserved = f"{ready}:reserved"
         self.buried = f"{ready}:buried"
         self.notes = notes + ready.encode()
-        """Prefix of the keys of its notes."""
+        """Prefix of the keys of its notes, and the key of the ages of what is ready."""
         self.declared = (ready, names) if names else tuple(self.types())
         """The keys that a script about this queue declares, `ready` first.
 
@@ -52,7 +57,8 @@ class Keys:
     Laravel requires on a Cluster; a name never contains braces itself.
     """
 
-    def __init__(self, prefix: str, *, braces: bool) -> None:
+    def __init__(self, prefix: str, *, braces: bool, aging: int = levels.AGING) -> None:
+        self._aging = aging
         self._start, self._end = f"{prefix}queues:", ""
         self.braces = braces
         if braces:
@@ -75,7 +81,9 @@ class Keys:
                     f"{queue[queue.rindex(':') :]!r}"
                 )
             names = "" if self.braces else self.names
-            keys = QueueKeys(queue, f"{self._start}{queue}{self._end}", self.notes, names)
+            keys = QueueKeys(
+                queue, f"{self._start}{queue}{self._end}", self.notes, names, self._aging
+            )
             self._queues[queue] = keys
         return keys
 

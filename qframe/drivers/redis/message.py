@@ -14,10 +14,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from qframe.drivers.levels import behind, level_of
+
 _PAD = re.compile(rb"\n[ \t\r]{33,}\Z")
 _COUNTED = b"\n\t"
 """First bytes of the white space if the starts are counted in the payload."""
 _PLAIN = b"\n "
+_TAG = 34
+"""Length of the white space of a message without a priority."""
+_LEVELED = re.compile(rb"\n[ \t\r]{33}(\r[ \t\r]{15})\Z")
+"""The white space of a message with a priority, whose end says how much later it comes."""
+_DIGITS_OF_LEVEL = 15
+_ZERO = 2**22
 _COUNT = b'"attempts":'
 _ID = b'"id":"'
 _END = re.compile(
@@ -45,8 +53,28 @@ def new_tag() -> bytes:
     return _PLAIN + random.getrandbits(256).to_bytes(32, "big").translate(_WHITE)
 
 
-def sent(raw: bytes) -> bytes:
+def level(priority: int | None, aging: int) -> bytes:
+    """Return what a message with this priority ends with; b"" if that is the default's."""
+    seconds = int(behind(level_of(priority), aging))
+    if not seconds:
+        return b""
+    number, digits = seconds + _ZERO, bytearray()
+    for _ in range(_DIGITS_OF_LEVEL):
+        number, digit = divmod(number, 3)
+        digits.append(b" \t\r"[digit])
+    return b"\r" + digits[::-1]
+
+
+def level_in(stored: bytes) -> bytes:
+    """Return what a stored message ends with because of its priority, or b""."""
+    found = _LEVELED.search(stored) if stored[-16:-15] == b"\r" else None
+    return b"" if found is None else found[1]
+
+
+def sent(raw: bytes, level: bytes = b"") -> bytes:
     """Return the stored form of a new message."""
+    if level:
+        return raw + new_tag() + level
     return raw + new_tag() if raw[-1:] in b" \t\r" and _PAD.search(raw) else raw
 
 
@@ -98,9 +126,9 @@ def noted(beside: int, notes: bytes) -> bytes:
 
 
 def tag_of(stored: bytes) -> bytes:
-    """Return the white space at the end of a stored message."""
+    """Return the white space at the end of a stored message, without its level."""
     pad = _PAD.search(stored)
-    return b"" if pad is None else pad.group()
+    return b"" if pad is None else pad.group().removesuffix(level_in(stored))
 
 
 def _named(raw: bytes) -> str:

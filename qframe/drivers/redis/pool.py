@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,28 +11,31 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redis.exceptions import RedisError
 
-from qframe.drivers import process
+from qframe import forks
 from qframe.drivers.guard import guarded
 from qframe.drivers.redis.commands import RedisCommand, command
 from qframe.drivers.redis.connection import RedisConnection, Reply
-from qframe.drivers.redis.endpoint import server_of
+from qframe.drivers.redis.endpoint import Server, server_of
 from qframe.drivers.redis.errors import is_elsewhere, meaning
 from qframe.drivers.redis.keys import Keys
 from qframe.drivers.redis.wait import Waiter
 from qframe.drivers.redis.wire import Wire
 
 if TYPE_CHECKING:
-    from qframe.config import RedisSettings
+    from qframe.drivers.redis.settings import RedisSettings
 
 T = TypeVar("T")
 _PAGE = 1000
 
 
-class _ThreadConnections(threading.local):
-    pid = 0
-    """The process that the state belongs to; a forked child starts afresh."""
-    connections: dict[str, RedisConnection]
-    waiter: Waiter
+class _ThreadConnections(forks.PerThread):
+    def __init__(self, server: Server, *, apart: bool) -> None:
+        self._server, self._apart = server, apart
+        super().__init__()
+
+    def begin(self) -> None:
+        self.connections: dict[str, RedisConnection] = {}
+        self.waiter = Waiter(self._server, apart=self._apart)
 
 
 class RedisPool:
@@ -43,38 +45,27 @@ class RedisPool:
         self.server = server_of(settings)
         self._keys = keys
         self._by_key = settings.cluster
-        self._thread = _ThreadConnections()
+        self._own = _ThreadConnections(self.server, apart=self._by_key)
 
     def of(self, key: str) -> RedisConnection:
-        own = self._thread
-        if own.pid != process.own.pid:
-            own = self._own()
-        connection = own.connections.get(key if self._by_key else "")
+        connections, place = self._own.connections, key if self._by_key else ""
+        connection = connections.get(place)
         if connection is None:
             connection = RedisConnection(self.server, key, self._keys.markers_beside(key))
-            own.connections[key if self._by_key else ""] = connection
+            connections[place] = connection
         return connection
 
     @property
     def waiter(self) -> Waiter:
-        return self._own().waiter
-
-    def _own(self) -> _ThreadConnections:
-        """Return this thread's state; silently drops a parent's sockets."""
-        own = self._thread
-        if own.pid != process.own.pid:
-            own.pid = process.own.pid
-            own.connections = {}
-            own.waiter = Waiter(self.server, apart=self._by_key)
-        return own
+        return self._own.waiter
 
     def read_replies(self) -> None:
-        for connection in self._own().connections.values():
+        for connection in self._own.connections.values():
             connection.read_replies()
 
     def close(self) -> None:
         with guarded:
-            own = self._own()
+            own = self._own
             own.waiter.close()
             for connection in own.connections.values():
                 connection.close()

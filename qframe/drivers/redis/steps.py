@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qframe.contracts import step as op
-from qframe.contracts.step import APPLIED, LOST, Outcome, Reservation, Result, Step
+from qframe.contracts.step import APPLIED, LOST, UNKNOWN, Outcome, Reservation, Result, Step
 from qframe.drivers.redis import message
 from qframe.drivers.redis.commands import RedisCommand, Word, call
 from qframe.drivers.redis.connection import RedisConnection
-from qframe.drivers.redis.job import RedisJob, State
+from qframe.drivers.redis.job import RedisJob, State, noted, released
 from qframe.drivers.redis.keys import Keys, QueueKeys
 from qframe.drivers.redis.records import encoded
 
@@ -19,7 +19,7 @@ _MOST_BYTES = 4_000_000
 _CHECKS: dict[type, Callable[[Any], Sequence[Word]]] = {
     op.Expect: lambda it: ("expect", it.key, _given(it.value)),
     op.Extend: lambda it: ("extendable", it.latch),
-    op.Forget: lambda it: ("recorded", it.uuid),
+    op.Forget: lambda it: ("recorded", it.uuid, _ttl(it.failed_at)),
 }
 """Operations that are checked before anything changes."""
 _EVEN_WHEN_FULL = {op.Expect, op.Unset, op.Forget, op.Record, op.Arrive, op.Close}
@@ -43,8 +43,8 @@ class RedisSteps:
     command: RedisCommand | None = None
     _touched = ""
     _bytes = _count = 0
-    _kind: tuple[str, float] = ("", 0.0)
-    """Queue and delay of the last encoded message."""
+    _kind: tuple[str, float, int | None] = ("", 0.0, None)
+    """Queue, delay and priority of the last encoded message."""
     _end = _pushed = -1
     """Index behind its words, and index of the counter of messages like it."""
     _at = 0
@@ -131,10 +131,14 @@ class RedisSteps:
 
     def _push(self, push: op.Push, _: RedisJob | None) -> None:
         """Encode a message; consecutive messages with the same queue and delay share a header."""
-        words, raw = self._words, message.sent(push.raw)
+        words, level = self._words, b""
+        if push.priority is not None:
+            level = self._level(push)
+        raw = message.sent(push.raw, level)
         self._bytes += len(raw)
         self._count += 1
-        if self._end == len(words) and self._kind == (push.queue, push.delay):
+        kind = (push.queue, push.delay, push.priority)
+        if self._end == len(words) and self._kind == kind:
             words[self._pushed] += 1
             words.append(raw)
         else:
@@ -142,10 +146,13 @@ class RedisSteps:
             self.queues.add(keys)
             words += ("push", keys.ready, _delay(push.delay), 1, raw)
             self._pushed = len(words) - 2
-            self._kind = (push.queue, push.delay)
+            self._kind = kind
             self.pushes = True
-            self.tagged = self.tagged or push.delay > 0
+            self.tagged = self.tagged or push.delay > 0 or bool(level)
         self._end = len(words)
+
+    def _level(self, push: op.Push) -> bytes:
+        return message.level(push.priority, self._keys.of(push.queue).aging)
 
     def _start(self, start: op.Start, job: RedisJob) -> None:
         if job.score:
@@ -157,7 +164,7 @@ class RedisSteps:
             self._words += ("start", repr(start.lease), job.note, note, notes)
             self._notes += (job.note, note)
         else:
-            _, note, notes = _noted(job, start.notes, job.beside)
+            _, note, notes = noted(job, start.notes, job.beside)
             self._words += ("renew", repr(start.lease), "1", note, notes)
             self._notes.append(note)
         self._changes[len(self._steps)] = (job, start, note)
@@ -177,10 +184,7 @@ class RedisSteps:
 
     def _release(self, release: op.Release, job: RedisJob) -> None:
         self._settle(job)
-        back = job.started and not release.counted
-        stored, note, notes = _noted(
-            job, release.notes, job.beside - (back and job.at < 0), job.attempts - back
-        )
+        stored, note, notes = released(job, release)
         where = "head" if release.front else "tail"
         if release.delay > 0:
             where = repr(release.delay)
@@ -190,7 +194,7 @@ class RedisSteps:
 
     def _bury(self, bury: op.Bury, job: RedisJob) -> None:
         self._settle(job)
-        stored, note, notes = _noted(job, bury.notes, job.beside)
+        stored, note, notes = noted(job, bury.notes, job.beside)
         self._words += ("bury", job.keys.buried, stored, note, notes)
         self._notes.append(note)
 
@@ -200,7 +204,7 @@ class RedisSteps:
         priority = "" if then.priority is None else then.priority
         self._words += (
             "open", opened.latch, opened.every, _ttl(opened.ttl), keys.ready,
-            then.queue, message.sent(then.raw), _delay(then.delay), priority,
+            then.queue, message.sent(then.raw, self._level(then)), _delay(then.delay), priority,
         )  # fmt: skip
 
     def _arrive(self, arrival: op.Arrive, _: RedisJob | None) -> None:
@@ -275,26 +279,26 @@ class RedisSteps:
             self._change(place, asked_at)
         self._changes = {}
 
-    def results(self, reply: object, asked_at: float, *, twice: bool) -> list[Result]:
-        """Return the result of each step; `twice` if it may have been applied before."""
+    def results(self, reply: object, asked_at: float, *, is_repeat: bool) -> list[Result]:
+        """Return the result of each step; `is_repeat`: an earlier request got no answer."""
         if reply == 1:
             for job in self._ended.values():
-                job.sure_until, job.in_doubt = 0.0, False
+                job.sure_until = 0.0
             for place in self._changes:
                 self._change(place, asked_at)
             return [APPLIED] * len(self._steps)
         answers = reply if isinstance(reply, list) else [0] * len(self._steps)
-        repeated = set(self.jobs) if twice and not self.marked else set()
+        unsure = set(self.jobs) if is_repeat and not self.marked else set()
         found = []
         for place, each in enumerate(answers):
             result = _result(each)
             ended = self._ended.get(place)
             if ended is None:
                 self._became(place, each, result, asked_at)
-            elif result.applied or (result.lost and (ended.in_doubt or ended in repeated)):
-                result = result if result.applied else APPLIED
-                ended.sure_until, ended.in_doubt = 0.0, False
-                repeated.discard(ended)
+            elif result.applied or (result.lost and ended in unsure):
+                result = result if result.applied else UNKNOWN
+                ended.sure_until = 0.0
+                unsure.discard(ended)
             found.append(result)
         return found
 
@@ -379,27 +383,6 @@ def _own(job: Reservation) -> RedisJob:
     if isinstance(job, RedisJob):
         return job
     raise TypeError(f"{job!r} is not of this backend")
-
-
-def _noted(
-    job: RedisJob, notes: bytes | None, beside: int, attempts: int | None = None
-) -> tuple[bytes, bytes, bytes]:
-    """Return the stored bytes of a job, the key of its notes, and the notes (b"" if unchanged).
-
-    A changed count alone leaves the notes as they are.
-    """
-    stored, tag = job.stored, job.tag
-    if attempts not in (None, job.attempts) and job.at >= 0:
-        stored, _ = message.counted(job.raw_body, job.at, job.beside, attempts, tag)
-    if notes is None:
-        return stored, job.note, b"" if beside == job.beside else b"%d" % beside
-    kept = message.noted(beside, notes)
-    if not kept and not job.note:
-        return stored, b"", b""
-    if not tag:
-        tag = message.new_tag()
-        stored += tag
-    return stored, job.keys.notes + tag, kept or b"0 "
 
 
 def _given(value: str | None) -> str:

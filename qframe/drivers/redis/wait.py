@@ -66,7 +66,7 @@ class Waiter:
             ready = poll.poll(0 if ahead else (seconds + ours) * 1000)
             with guarded:
                 for name in list(self._wires):
-                    self._hear(name)
+                    self._read_pop(name)
         except (RedisError, OSError) as error:
             self.close()
             raise meaning(error, self._server.shown()) from error
@@ -85,7 +85,7 @@ class Waiter:
             wire = self._wires[name] = Wire(self._server.connect(name))
         wire.send(command("BLPOP", *notify, f"{max(0.001, seconds):.3f}").packed)
 
-    def _hear(self, name: str) -> None:
+    def _read_pop(self, name: str) -> None:
         """Read the reply of a pop; closes the connection of an unfinished one."""
         wire = self._wires[name]
         if not wire.readable():

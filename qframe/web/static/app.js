@@ -48,7 +48,7 @@
   window.addEventListener("pageshow", start);
   start();
 
-  const pages = { o: 0, q: 1, j: 2, f: 3, w: 4, b: 5, c: 6, s: 7 };
+  const pages = { o: 0, q: 1, j: 2, f: 3, w: 4, b: 5, l: 6, c: 7, s: 8 };
   let went = 0;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

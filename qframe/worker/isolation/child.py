@@ -16,7 +16,7 @@ from typing import Self
 
 from qframe import events
 from qframe.dispatch.draft import send_dropped
-from qframe.exceptions import Interruption, JobCancelled, JobGivenBack
+from qframe.exceptions import Interruption, JobCancelled, JobGivenBack, QframeError
 from qframe.jobs import current, tracing
 from qframe.jobs.definition import JobDefinition
 from qframe.metrics import pushes
@@ -26,7 +26,7 @@ from qframe.worker.attempt import Attempt
 from qframe.worker.isolation.job import ChildChannel, IsolatedJob
 from qframe.worker.isolation.messages import packed, packed_end, unpacked_end
 from qframe.worker.isolation.spawn import flush
-from qframe.worker.needs import RUN, Report, Tell, lived
+from qframe.worker.needs import RUN, CallFailed, Report, lived
 from qframe.worker.outcome import Full, JobOutcome, Verdict
 from qframe.worker.runner import Runner
 from qframe.worker.signals import Signals
@@ -38,7 +38,7 @@ CANCEL = signal.SIGVTALRM
 SHOW_STACKS = signal.SIGQUIT
 _LAG = 0.1
 """Seconds before the handler begins above which the child reports the delay."""
-TOLD = (INTERRUPT, GIVE_BACK, CANCEL, SHOW_STACKS)
+CHILD_SIGNALS = (INTERRUPT, GIVE_BACK, CANCEL, SHOW_STACKS)
 """The signals that the worker sends to the job's process."""
 
 
@@ -71,14 +71,21 @@ class ChildAttempt(Attempt):
         self.began = time.monotonic()
         lag = self.began - self._forked
         if lag > _LAG:
-            self._channel.tell({"say": "began", "lag": lag})
+            self._channel.send({"kind": "began", "lag": lag})
         self.report = self._runner.perform(self, RUN)
         if self.job.is_completing:
             self.learn_completion(self.report.error)
         features = self.shared.connection.context.features_of(self.job.payload)
-        if not any(each.keeps_result for each in features):
+        if not any(each.keeps_result or each.passes_result for each in features):
             self.report = Report(self.report.error)  # nobody asks for its result
+        self._keep_checkpoints()
         self._agree(lived(self, self.judged(self.report), self._runner.answers))
+
+    def _keep_checkpoints(self) -> None:
+        """Keeps the last checkpoints of a job that goes on later, which only this process knows."""
+        if self.report.error is not None and not self.job.is_settled:
+            with suppress(QframeError):
+                self.job.flush_checkpoints()
 
     def stand_in(self, error: BaseException) -> None:
         """Decides on the job in place of its own process, which died of `error`."""
@@ -87,11 +94,11 @@ class ChildAttempt(Attempt):
         self.limits = self.limits_of(self.job_class)
         self._agree(self.decide(error))
 
-    def tell(self, verdict: Verdict, seconds: float) -> None:
+    def call_failed(self, verdict: Verdict, seconds: float) -> None:
         """Calls the job's hooks, and the listeners here, with the outcome."""
         self.job.was_settled(verdict.end)
         if verdict.outcome is JobOutcome.FAILED:
-            self._runner.tell(self, Tell(verdict))
+            self._runner.call_failed(self, CallFailed(verdict))
         self.fire_outcome(verdict, seconds)
         if self.job.has_started():
             events.fire(events.JobAttempted, self.job, self.report.error)
@@ -103,9 +110,9 @@ class ChildAttempt(Attempt):
         if not waits:
             self.instance = None  # drops and sends what only it held
         _leave_nothing_unsent()
-        self._channel.tell(
+        self._channel.send(
             {
-                "say": "report",
+                "kind": "report",
                 "error": packed(self.report.error),
                 "outcome": verdict.outcome,
                 "end": packed_end(verdict.end),
@@ -114,27 +121,27 @@ class ChildAttempt(Attempt):
         )
         if not waits:
             return
-        told = self._channel.hear()
-        if told is None:  # the worker cannot settle it
+        answer = self._channel.receive()
+        if answer is None:  # the worker cannot settle it
             self.job.mark_lost()
             events.fire(events.JobLeaseLost, self.job)
             events.fire(events.JobAttempted, self.job, self.report.error)
         else:
-            end = unpacked_end(told["end"], (verdict.end.error, self.report.error))
-            self.tell(Verdict(JobOutcome(told["outcome"]), end), told["seconds"])
+            end = unpacked_end(answer["end"], (verdict.end.error, self.report.error))
+            self.call_failed(Verdict(JobOutcome(answer["outcome"]), end), answer["seconds"])
 
     def now_known(self, job_class: type[JobDefinition]) -> None:
         """Sends the limits to the worker, which applies them, too."""
-        self._channel.tell({"say": "known", "timeout": self.limits_of(job_class).timeout})
+        self._channel.send({"kind": "known", "timeout": self.limits_of(job_class).timeout})
         super().now_known(job_class)
 
     def admitted(self, job_class: type[JobDefinition]) -> None:
         """Asks the worker, which takes and keeps the slot lease."""
         name, most = job_class.own_name(), job_class.concurrency
         if most is not None:
-            self._channel.tell({"say": "bounded", "name": name, "concurrency": most})
-            told = self._channel.hear()
-            seconds = 0.0 if told is None else told["delay"]
+            self._channel.send({"kind": "bounded", "name": name, "concurrency": most})
+            answer = self._channel.receive()
+            seconds = 0.0 if answer is None else answer["delay"]
             if seconds is not None:
                 raise Full(name, seconds)
 
@@ -164,7 +171,7 @@ class ChildSignals(Signals):
     def __enter__(self) -> Self:
         super().__enter__()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.hear([CANCEL], self._cancel)
+        self.handle([CANCEL], self._cancel)
         with suppress(OSError, ValueError, RuntimeError):
             faulthandler.enable(_STDERR)
             handlers.show_stacks(SHOW_STACKS)
@@ -176,11 +183,12 @@ class ChildSignals(Signals):
         if self._waiting is not None:
             self._end_job(self._waiting, None)
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Does nothing; unlike SIG_IGN, programs that the job starts do not inherit it."""
+    def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 (a handler)
+        """Lets the job know; unlike SIG_IGN, programs that it starts do not inherit it."""
+        self.quit = True
 
     def _pause(self, _number: int, frame: FrameType | None) -> None:
-        self._end_job(JobGivenBack("the worker was told twice to stop"), frame)
+        self._end_job(JobGivenBack("the worker was asked twice to stop"), frame)
 
     def _cancel(self, _number: int, frame: FrameType | None) -> None:
         self._end_job(JobCancelled("cancelled while it ran"), frame)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 
 from qframe import forks
 from qframe.contracts.backend import Backend
-from qframe.contracts.step import APPLIED
+from qframe.contracts.step import APPLIED, Renew
 from qframe.drivers import process
 from qframe.drivers.guard import guarded
 from qframe.exceptions import QframeError
@@ -29,7 +30,7 @@ class ChildChannel:
         self._pid = process.pid()
         self._lock = forks.lock()
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Sends a message. Raises `QframeError` if that is not possible."""
         if process.pid() != self._pid:
             raise QframeError("only the process that runs the job can settle it, not a fork of it")
@@ -40,13 +41,13 @@ class ChildChannel:
                     raise OSError("the job has closed the connection")
                 self._socket.sendall(line(message))
         except OSError as error:
-            raise QframeError(f"the worker cannot be told: {error}") from error
+            raise QframeError(f"the worker does not answer: {error}") from error
 
-    def hear(self) -> Message | None:
+    def receive(self) -> Message | None:
         """Waits for a message; None when there will be no more."""
         with suppress(OSError, ValueError), self._socket.makefile("rb", buffering=0) as reader:
-            heard: Message = json.loads(reader.readline())
-            return heard
+            message: Message = json.loads(reader.readline())
+            return message
         return None
 
 
@@ -54,10 +55,12 @@ class IsolatedJob(ReservedJob):
     """A job whose lease the worker keeps, and whose end the worker applies."""
 
     def __init__(self, job: ReservedJob, channel: ChildChannel) -> None:
+        self._channel = channel
+        self._has_steps = job.history.steps  # which the worker knows
         super().__init__(job.context, job.reservation)
         self._history = job.history
-        self.start_heard = job.start_heard
-        self._channel = channel
+        self.features = job.features
+        self.start_confirmed = job.start_confirmed
         # The worker keeps the lease, and ends this process if it is lost.
         self.reservation.sure_until = float("inf")
 
@@ -65,7 +68,7 @@ class IsolatedJob(ReservedJob):
         """Sends it to the worker, which settles the job when it has ended."""
         with guarded, self._moving:
             self._check_open()
-            self._channel.tell({"say": "intent", **packed_end(end)})
+            self._channel.send({"kind": "intent", **packed_end(end)})
             self.was_settled(end)
 
     def _complete_through(self, view: Backend) -> None:
@@ -74,22 +77,32 @@ class IsolatedJob(ReservedJob):
         If a transaction that has written keeps the worker waiting already, it cannot answer.
         """
         waits = not self.context.backend.has_one_writer
-        self._channel.tell({"say": "completing", "waits": waits})
+        self._channel.send({"kind": "completing", "waits": waits})
         if waits:
-            self._hear_that_it_is_ours()
+            self._confirm_ours()
         try:
             super()._complete_through(view)
         except BaseException:
-            self._channel.tell({"say": "still open"})
+            self._channel.send({"kind": "still open"})
             raise
 
-    def _hear_that_it_is_ours(self) -> None:
-        told = self._channel.hear()
-        if told is None:
-            raise QframeError("the worker cannot be told")
-        if not told["ours"]:
+    def _confirm_ours(self) -> None:
+        answer = self._channel.receive()
+        if answer is None:
+            raise QframeError("the worker does not answer")
+        if not answer["ours"]:
             self.state = "lost"
             raise self._unsettleable()
+
+    def attach_steps(self) -> None:
+        """Also tells the worker, which ends the job."""
+        if not self._has_steps:
+            self._channel.send({"kind": "steps"})
+        super().attach_steps()
+
+    def renewal(self) -> Sequence[Renew]:
+        """The worker renews the lease."""
+        return ()
 
     def was_settled(self, end: End) -> None:
         self._conclude(end, Plan(), APPLIED)
@@ -97,14 +110,14 @@ class IsolatedJob(ReservedJob):
     def renew(self) -> None:
         """Asks the worker to renew, which also does so by itself."""
         self._check_open()
-        self._channel.tell({"say": "renew"})
+        self._channel.send({"kind": "renew"})
 
     def _note_progress(self, done: float, text: str) -> None:
         if self.features:
             shown = printable(text, status.MAX_TEXT)
-            self._channel.tell({"say": "progress", "done": done, "text": shown})
+            self._channel.send({"kind": "progress", "done": done, "text": shown})
 
     def note_log(self, line: str) -> None:
         """Sends the line to the worker, if it is still there."""
         with suppress(QframeError):
-            self._channel.tell({"say": "log", "line": line})
+            self._channel.send({"kind": "log", "line": line})

@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,14 +23,14 @@ from qframe.features.reserved import ReservedJob
 from qframe.jobs import current, project
 from qframe.manager import QueueManager
 from qframe.payload import tracebacks
-from qframe.worker.isolation.child import TOLD, ChildAttempt, Work
+from qframe.worker.isolation.child import CHILD_SIGNALS, ChildAttempt, Work
 from qframe.worker.isolation.job import ChildChannel
 from qframe.worker.isolation.signals import IsolatingSignals
 from qframe.worker.isolation.slot import ProcessSlot
 from qframe.worker.isolation.spawn import Spawner
 from qframe.worker.isolation.supervision import KILLED, STACKS, SupervisedChild
 from qframe.worker.options import WorkerOptions
-from qframe.worker.slots.base import SlottedRunner
+from qframe.worker.slots.base import Slot, SlottedRunner
 
 _OF_PROCESSES = bytes([signal.SIGCHLD, signal.SIGALRM])
 
@@ -63,6 +63,8 @@ class IsolatingRunner(SlottedRunner):
 
     runs_here = False
     signals: IsolatingSignals
+    _has_attended = False
+    """Whether it has attended to the processes since the loop last collected."""
     _spawner: Spawner | None = None
 
     def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (those of `Runner`)
@@ -107,8 +109,17 @@ class IsolatingRunner(SlottedRunner):
             self.ended.append(slot)
 
     @property
-    def runs(self) -> bool:
+    def must_outlast_jobs(self) -> bool:
         return any(slot.runs for slot in self._going)
+
+    def collect(self) -> Iterator[Slot]:
+        if not self._has_attended:
+            self.attend(0)
+        self._has_attended = False
+        return super().collect()
+
+    def at_rest(self) -> None:
+        self.heartbeat.beat()  # no thread calls it here
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -130,10 +141,10 @@ class IsolatingRunner(SlottedRunner):
         """
         found = self._selector.select(min(seconds, self.patience()))
         ready = {key.data for key, _ in found}
-        told = self.signals.drain() if None in ready else b""
+        numbers = self.signals.drain() if None in ready else b""
         self.heartbeat.beat()
         now = time.monotonic()
-        everyone = bool(told) or now >= self._look_at
+        everyone = bool(numbers) or now >= self._look_at
         if everyone:
             self._look_at = now + self.leases.every
             if self._spawner is not None:
@@ -142,10 +153,26 @@ class IsolatingRunner(SlottedRunner):
             if everyone or slot in ready or now >= slot.until:
                 self._go_on(slot)
         self.left = sum(each.is_left for each in self._going)
-        return bool(told.strip(_OF_PROCESSES))
+        return bool(numbers.strip(_OF_PROCESSES))
+
+    def drain_signals(self) -> None:
+        """Nothing: `attend` has read the signals and passes them on to the jobs."""
+
+    def sleep(self, seconds: float, queues: Sequence[str] = ()) -> None:
+        until = time.monotonic() + seconds
+        while not (self.ended or self.settler.has_ends):
+            left = min(until - time.monotonic(), self.patience())
+            if queues and left > 0:
+                self.connection.backend.wait(queues, left, self.fileno())
+                left = 0.0
+            self._has_attended = True
+            if self.attend(left) or queues or time.monotonic() >= until:
+                return
 
     def pause(self, seconds: float) -> None:
-        self.attend(seconds)
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self.attend(left):
+            continue
 
     # -- processes --------------------------------------------------------------------------------
 
@@ -179,7 +206,7 @@ class IsolatingRunner(SlottedRunner):
     def spawner(self) -> Spawner:
         """Forks the processes; made at its first use."""
         if self._spawner is None:
-            self._spawner = Spawner(TOLD)
+            self._spawner = Spawner(CHILD_SIGNALS)
         return self._spawner
 
     def close_here(self) -> None:

@@ -1,6 +1,6 @@
 """Sidecar: the process in which an isolating worker runs what others run in threads.
 
-It relays the outbox, checks alerts, and dispatches schedules.
+It runs the side tasks, such as dispatching schedules.
 """
 
 from __future__ import annotations
@@ -11,24 +11,18 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
-from qframe.connection import Connection
 from qframe.drivers.heartbeat import Heartbeat
-from qframe.exceptions import BackendUnavailable, ConfigurationError
-from qframe.manager import QueueManager
+from qframe.exceptions import ConfigurationError
 from qframe.payload import tracebacks
-from qframe.schedules.schedulers import Schedulers
 from qframe.worker import handlers, process_tree
-from qframe.worker.alerting import alerting
 from qframe.worker.isolation.runner import IsolatingRunner
-from qframe.worker.relaying import relaying
-from qframe.worker.scheduling import LOOK_EVERY, Rows
+from qframe.worker.side_tasks import LOOK_EVERY, SideTask, SideTasks
 
 log = logging.getLogger("qframe")
 
-_WHAT = "schedules, alerts and the outbox"
 _PATIENCE = 5.0
 """Seconds a sidecar has to end; its own waits are shorter."""
 _PAUSE = 0.01
@@ -39,23 +33,12 @@ _AT_WORK, _NOTHING = b"w", b"n"
 
 
 @contextlib.contextmanager
-def running_sidecar(
-    queues: QueueManager,
-    connection: Connection,
-    beats: Heartbeat,
-    runner: IsolatingRunner,
-    rows: Rows | None,
-) -> Iterator[None]:
-    """Runs a sidecar while the block runs, if it has something to do.
-
-    `rows` knows whether schedules were ever added; without it none are dispatched. Raises
-    `ConfigurationError` for a wrong outbox.
-    """
-    needed = queues.outbox() is not None or bool(queues.settings.alerts.rules)
-    if not needed and rows is None:
+def running_sidecar(tasks: SideTasks, beats: Heartbeat, runner: IsolatingRunner) -> Iterator[None]:
+    """Runs a sidecar while the block runs, if there are tasks."""
+    if not tasks.wanted:
         yield
         return
-    sidecar = _Sidecar(queues, connection, runner, rows, needed=needed)
+    sidecar = _Sidecar(tasks, runner)
     beat = beats.add(LOOK_EVERY, sidecar.look, 0.0)
     try:
         yield
@@ -67,59 +50,51 @@ def running_sidecar(
 class _Sidecar:
     """The process as the worker sees it: restarted when it dies, not when it has nothing to do."""
 
-    def __init__(
-        self,
-        queues: QueueManager,
-        connection: Connection,
-        runner: IsolatingRunner,
-        rows: Rows | None,
-        *,
-        needed: bool,
-    ) -> None:
-        self._queues = queues
-        self._connection = connection
+    def __init__(self, tasks: SideTasks, runner: IsolatingRunner) -> None:
+        self._tasks = tasks
         self._runner = runner
-        self._rows = rows
-        self._needed = needed
         self._pid = 0
         self._begun_at = math.inf
-        self._left: tuple[str | None] | None = None
-        """The version of `rows` when it left with nothing to do, once it has."""
+        self._facts: Sequence[str | None] = ()
+        """The facts when it was started."""
+        self._has_left = False
+        """Whether it left because there was nothing to do."""
         self._stopping: AbstractSet[int] = frozenset()
         self._there, self._word = os.pipe()
-        self._heard, self._said = os.pipe()
-        os.set_blocking(self._heard, False)
+        self._reports, self._said = os.pipe()
+        os.set_blocking(self._reports, False)
 
     def look(self) -> None:
         """Starts it unless it runs, or has left and there is still nothing to do."""
         if self._pid:
-            self._hear()
+            self._read_report()
             end = self._runner.spawner.ended(self._pid)
             if end is None:
                 return
             self._pid = 0
-            if self._left is None:
-                log.warning("the process for %s %s", _WHAT, end.words())
-        if self._left is None or self._left != (self._told(),):
-            self._left, self._begun_at = None, time.monotonic()
+            if not self._has_left:
+                log.warning("the process for %s %s", self._tasks.names, end.words())
+        facts = self._tasks.facts()
+        if not self._has_left or facts != self._facts:
+            self._has_left, self._facts, self._begun_at = False, facts, time.monotonic()
             self._stopping = handlers.taken()
             try:
                 self._pid = self._runner.spawner.fork(self._be)
             except OSError as full:
-                log.warning("no process can be forked for %s: %s", _WHAT, full)
+                log.warning("no process can be forked for %s: %s", self._tasks.names, full)
 
-    def _hear(self) -> None:
+    def _read_report(self) -> None:
         """Reads whether it is at work, or has left; logs once if it reports neither."""
         with contextlib.suppress(BlockingIOError):
-            if os.read(self._heard, 1) == _NOTHING:
-                self._left = (self._told(),)
+            if os.read(self._reports, 1) == _NOTHING:
+                self._has_left = True
             self._begun_at = math.inf
         if time.monotonic() - self._begun_at > _SLOW:
             self._begun_at = math.inf
             log.warning(
                 "the process for %s (pid %d) has not begun in %g s: it may hang in a module that "
                 "it imports",
-                _WHAT, self._pid, _SLOW,
+                self._tasks.names, self._pid, _SLOW,
             )  # fmt: skip
 
     def end(self) -> None:
@@ -129,11 +104,8 @@ class _Sidecar:
             if time.monotonic() > until:
                 process_tree.kill_group(self._pid)
             time.sleep(_PAUSE)
-        for descriptor in (self._there, self._word, self._heard, self._said):
+        for descriptor in (self._there, self._word, self._reports, self._said):
             os.close(descriptor)
-
-    def _told(self) -> str | None:
-        return None if self._rows is None else self._rows.told()
 
     # -- there ------------------------------------------------------------------------------------
 
@@ -144,45 +116,38 @@ class _Sidecar:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 handlers.take(number, lambda *_: None)  # programs do not inherit it, unlike SIG_IGN
         unblock()
-        _retitle()
+        _retitle(self._tasks.names)
         try:
-            with relaying(self._queues), alerting(self._queues), self._scheduling() as is_needed:
-                os.write(self._said, _AT_WORK if is_needed else _NOTHING)
-                if is_needed:
-                    os.read(self._there, 1)
-        except (ConfigurationError, KeyboardInterrupt) as error:
-            log.error("%s: %s", _WHAT, tracebacks.brief(error))  # noqa: TRY400 (one clear line)
+            tasks = self._needed()
+            os.write(self._said, _AT_WORK if tasks else _NOTHING)
+            for task in tasks:
+                task.start()
+            if tasks:
+                os.read(self._there, 1)
+            for task in reversed(tasks):
+                task.stop()
+        except KeyboardInterrupt as error:
+            log.error("%s: %s", self._tasks.names, tracebacks.brief(error))  # noqa: TRY400 (one clear line)
             os.write(self._said, _NOTHING)
 
-    @contextlib.contextmanager
-    def _scheduling(self) -> Iterator[bool]:
-        """Dispatches what is due; yields whether the sidecar has anything to do."""
-        schedulers = None
-        if self._rows is not None:
+    def _needed(self) -> list[SideTask]:
+        """Returns the tasks that can run; none if there is nothing to do for any."""
+        prepared: list[SideTask] = []
+        is_needed = False
+        for task in self._tasks.wanted:
             try:
-                schedulers = Schedulers(self._queues, [self._connection])
+                is_sure = task.prepare()
             except ConfigurationError as error:
-                log.error("nothing is scheduled: %s", error)  # noqa: TRY400 (one clear line)
-        if schedulers is None or not (self._needed or self._is_needed(schedulers)):
-            yield self._needed
-            return
-        schedulers.start()
-        try:
-            yield True
-        finally:
-            schedulers.stop()
-
-    def _is_needed(self, schedulers: Schedulers) -> bool:
-        try:
-            rows = None if self._rows is None else self._rows.ask()
-            return rows is not None or schedulers.is_needed()
-        except BackendUnavailable:
-            return True  # perhaps
+                log.error("%s: %s", task.without, error)  # noqa: TRY400 (one clear line)
+            else:
+                prepared.append(task)
+                is_needed = is_needed or is_sure or self._tasks.may_be_needed(task)
+        return prepared if is_needed else []
 
 
-def _retitle() -> None:
+def _retitle(names: str) -> None:
     with contextlib.suppress(ImportError):  # an extra
         from setproctitle import getproctitle, setproctitle  # noqa: PLC0415
 
         if getproctitle().startswith("qframe:"):
-            setproctitle(f"qframe: {_WHAT} beside pid {os.getppid()}")
+            setproctitle(f"qframe: {names} beside pid {os.getppid()}")

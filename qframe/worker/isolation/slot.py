@@ -26,7 +26,8 @@ from qframe.exceptions import (
     SettleError,
 )
 from qframe.features.base import End
-from qframe.features.reserved import PATIENCE, ReservedJob
+from qframe.features.completion import PATIENCE
+from qframe.features.reserved import ReservedJob
 from qframe.worker import needs
 from qframe.worker import outcome as outcomes
 from qframe.worker.isolation.child import ChildAttempt, Work
@@ -64,7 +65,9 @@ class ProcessSlot(Slot):
     """How the job has settled itself."""
     _lag = 0.0
     """Seconds from the fork to the handler's begin, if they were many."""
-    _is_told = False
+    _knows_stop = False
+    """Whether the process was informed that the worker stops."""
+    _was_ended = False
     """Whether the process was told to end."""
 
     def __init__(
@@ -116,11 +119,11 @@ class ProcessSlot(Slot):
         try:
             try:
                 process = self._child = self._fork(self, ChildAttempt.go)
-                job.says_completing = partial(process.is_saying, "completing")
+                job.says_completing = partial(process.has_unread, "completing")
             except OSError as full:
                 return (yield from self._without_room(full))
             self.cover(attempt.limits.timeout)
-            reported = yield from process.waiting(self._heard, self._look)
+            reported = yield from process.waiting(self._handle, self._look)
         finally:
             self.runs = False
             job.says_completing = None
@@ -147,9 +150,12 @@ class ProcessSlot(Slot):
             return
         if self.job.is_lost:
             self._child.kill()
-        elif self.fired is not None and not self._is_told:
-            self._is_told = True
+        elif self.fired is not None and not self._was_ended:
+            self._was_ended = True
             self._child.end_by(self.fired, self.runner.options.grace)
+        elif self.runner.signals.quit and not self._knows_stop:
+            self._knows_stop = True
+            self._child.announce_stop()
 
     def cover(self, timeout: float) -> None:
         """Watches the attempt, which has `timeout` seconds from its start; 0 is no limit."""
@@ -164,7 +170,7 @@ class ProcessSlot(Slot):
             ours = left + STACKS + _PATIENCE if left else 0
             attempt.scoreboard.running(self.job.reservation.fence, ours, attempt.slot_leases)
 
-    def _heard(self, message: Message) -> bool:
+    def _handle(self, message: Message) -> bool:
         """Takes in a message; returns whether it was the report."""
         try:
             return self._noted(message)
@@ -174,8 +180,8 @@ class ProcessSlot(Slot):
             log.exception("%s %s: what its process says is odd", self.job.name, self.job.uuid)
         return False
 
-    def _noted(self, message: Message) -> bool:
-        match message.pop("say", ""):
+    def _noted(self, message: Message) -> bool:  # noqa: C901 (a case each)
+        match message.pop("kind", ""):
             case "report":
                 self._error, self._waits = message["error"], message["waits"]
                 end = unpacked_end(message["end"])
@@ -198,6 +204,8 @@ class ProcessSlot(Slot):
                 self.job.progress(message["done"], message["text"])
             case "log":
                 self.job.note_log(message["line"])
+            case "steps":
+                self.job.attach_steps()
         return False
 
     def _learn_class(self, what: str, message: Message) -> None:
@@ -220,7 +228,7 @@ class ProcessSlot(Slot):
             raise
         finally:
             if self._child is not None:
-                self._child.tell({"delay": seconds})
+                self._child.send({"delay": seconds})
 
     def _let_complete(self, *, answers: bool) -> None:
         """Leaves the job alone while the process completes it in a transaction."""
@@ -228,7 +236,7 @@ class ProcessSlot(Slot):
             self.job.completing()
         finally:
             if answers and self._child is not None:
-                self._child.tell({"ours": not self.job.is_lost})
+                self._child.send({"ours": not self.job.is_lost})
 
     def _why(self, process: SupervisedChild) -> BaseException:
         if process.exit is None:
@@ -276,26 +284,26 @@ class ProcessSlot(Slot):
         """Ends the job with the next request, and waits for the reply if that may fail."""
         answers: list[bool] = []
 
-        def told(ours: bool) -> None:
+        def on_result(ours: bool) -> None:
             answers.append(ours)
             self.until = 0.0
 
         job, waits = self.job, settle.end.state is not State.COMPLETE
-        self.runner.settler.defer(job, settle.end, told if waits else None)
+        self.runner.settler.defer(job, settle.end, on_result if waits else None)
         while waits and not answers:
             yield math.inf
         if False in answers:
             raise LeaseLost(f"{job.name} {job.uuid}: {LOST_LEASE}")
 
-    def tell(self, tell: needs.Tell) -> Steps[None]:
+    def call_failed(self, need: needs.CallFailed) -> Steps[None]:
         """Sends the outcome to the job's process, or to one more if it has none."""
-        (outcome, end), took = tell.verdict, self.attempt.ran or 0.0
+        (outcome, end), took = need.verdict, self.attempt.ran or 0.0
         if self._waits and self._child is not None:
-            told = {"outcome": outcome, "end": packed_end(end), "seconds": took}
-            yield from self._child.telling(told)
+            outcome_message = {"outcome": outcome, "end": packed_end(end), "seconds": took}
+            yield from self._child.sending(outcome_message)
             yield from self._dismissed(self._patience)
         elif outcome is JobOutcome.FAILED and self.job.refusal is None:
-            yield from self._one_more(lambda there: there.tell(tell.verdict, took))
+            yield from self._one_more(lambda there: there.call_failed(need.verdict, took))
 
     def pause(self, pause: needs.Wait) -> Steps[None]:
         until = time.monotonic() + pause.seconds
@@ -320,7 +328,7 @@ class ProcessSlot(Slot):
             log.warning("no process can be forked: %s", error)
         else:
             self._child.allow(self._patience)
-            yield from self._child.waiting(self._heard)
+            yield from self._child.waiting(self._handle)
 
     def _dismissed(self, seconds: float) -> Steps[None]:
         """Waits for the process's end; it has so many seconds."""
@@ -345,6 +353,6 @@ _ANSWERS: Answers = {
     needs.Learn: ProcessSlot.learn,
     needs.Decide: ProcessSlot.decide,
     needs.Settle: ProcessSlot.settle,
-    needs.Tell: ProcessSlot.tell,
+    needs.CallFailed: ProcessSlot.call_failed,
     needs.Wait: ProcessSlot.pause,
 }

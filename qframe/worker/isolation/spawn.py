@@ -58,11 +58,11 @@ class Spawner:
 
     While a child lives, it adopts its orphaned descendants. Orphans that this process adopts are
     therefore of children that have ended, and are ended, too. This process's own children are
-    spared: those that were there before any fork, and those in its process group. `told` are the
-    signals a child is sent.
+    spared: those that were there before any fork, and those in its process group. A child may get
+    `sent_signals`.
     """
 
-    def __init__(self, told: Collection[int]) -> None:
+    def __init__(self, sent_signals: Collection[int]) -> None:
         self._alive: set[int] = set()
         self._spared: frozenset[int] = frozenset()
         self._has_left = False
@@ -71,8 +71,8 @@ class Spawner:
         # The end of a child must wake the worker.
         handlers.take(signal.SIGCHLD, lambda *_: None)
         # The signals a child is sent, and those with a handler here. To block all takes longer.
-        heard = (n for n in signal.valid_signals() if callable(signal.getsignal(n)))
-        self._signals = {*told, *heard}
+        handled = (n for n in signal.valid_signals() if callable(signal.getsignal(n)))
+        self._signals = {*sent_signals, *handled}
         process_tree.adopt_orphans()
         gc.collect()
         gc.freeze()  # a collection in a child then copies no shared pages

@@ -67,7 +67,7 @@ class SupervisedChild:
         self._ended = ended
         self.selector = selector
         self._owner = owner
-        self._hears = True
+        self._reads = True
         self._begun = bytearray()
         self._ends_at = math.inf
         self._ordered_end = math.inf
@@ -81,15 +81,15 @@ class SupervisedChild:
             self._ends_at = min(limit, self._ordered_end)
 
     def waiting(
-        self, hear: Callable[[Message], bool], look: Callable[[], object] = lambda: None
+        self, handle: Callable[[Message], bool], look: Callable[[], object] = lambda: None
     ) -> Steps[bool]:
-        """Waits until `hear` returns true; false if the process ends, or is stuck, before.
+        """Waits until `handle` returns true; false if the process ends, or is stuck, before.
 
         `look` is called now and then meanwhile.
         """
         while True:
             self.exit = self.exit or self._ended(self.pid)
-            if any(hear(message) for message in self.hear()):
+            if any(handle(message) for message in self.receive()):
                 return True
             if self.exit is not None or self.is_stuck:
                 return False
@@ -106,7 +106,7 @@ class SupervisedChild:
         self.exit = found
 
     def close(self) -> None:
-        self._stop_hearing()
+        self._stop_reading()
         self._socket.close()
         self.is_closed = True
 
@@ -116,15 +116,15 @@ class SupervisedChild:
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Sends a short message to a process that waits for it and may be gone."""
         with suppress(OSError):
             self._socket.send(line(message), socket.MSG_DONTWAIT)
 
-    def telling(self, message: Message) -> Steps[None]:
+    def sending(self, message: Message) -> Steps[None]:
         """Sends a message to a process that waits for it and may be gone."""
         left, until = memoryview(line(message)), time.monotonic() + _PATIENCE
-        while left and self._hears and time.monotonic() < until:
+        while left and self._reads and time.monotonic() < until:
             try:
                 left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
@@ -134,20 +134,20 @@ class SupervisedChild:
             except OSError:
                 return
 
-    def hear(self) -> list[Message]:
+    def receive(self) -> list[Message]:
         """Returns the messages that have come; anything malformed ends the process."""
-        heard, most = 0, _MOST if self.exit is None else _LONGEST
+        received, most = 0, _MOST if self.exit is None else _LONGEST
         try:
-            while self._hears and heard < most:
+            while self._reads and received < most:
                 part = self._socket.recv(_PART, socket.MSG_DONTWAIT)
                 self._begun += part
-                heard += len(part)
+                received += len(part)
                 if not part:
-                    self._stop_hearing()
+                    self._stop_reading()
         except BlockingIOError:
             pass
         except OSError:
-            self._stop_hearing()
+            self._stop_reading()
         *lines, self._begun = self._begun.split(b"\n")
         try:
             messages = [dict(json.loads(each)) for each in lines]
@@ -158,19 +158,19 @@ class SupervisedChild:
             self.close()
         return _without_replaced(messages)
 
-    def is_saying(self, what: str) -> bool:
+    def has_unread(self, what: str) -> bool:
         """Whether that is among the messages not yet read; it stays unread."""
         try:
             said = self._begun + self._socket.recv(_MOST, socket.MSG_DONTWAIT | socket.MSG_PEEK)
         except OSError:
             return False
         with suppress(ValueError):
-            return any(json.loads(each).get("say") == what for each in said.split(b"\n")[:-1])
+            return any(json.loads(each).get("kind") == what for each in said.split(b"\n")[:-1])
         return False
 
-    def _stop_hearing(self) -> None:
-        if self._hears:
-            self._hears = False
+    def _stop_reading(self) -> None:
+        if self._reads:
+            self._reads = False
             self.selector.unregister(self._socket)
 
     # -- its end ----------------------------------------------------------------------------------
@@ -180,6 +180,10 @@ class SupervisedChild:
         process_tree.send(self.pid, _ENDINGS.get(type(error), child.INTERRUPT))
         self._ordered_end = time.monotonic() + grace
         self._ends_at = min(self._ends_at, self._ordered_end)
+
+    def announce_stop(self) -> None:
+        """Informs its job that the worker stops, and waits for it."""
+        process_tree.send(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         if self._is_killed:
@@ -209,7 +213,7 @@ def _without_replaced(messages: list[Message]) -> list[Message]:
     kept: list[Message] = []
     replaced: set[str] = set()
     for message in reversed(messages):
-        kind = message.get("say")
+        kind = message.get("kind")
         if kind not in _REPLACING:
             replaced.clear()
         elif kind in replaced:

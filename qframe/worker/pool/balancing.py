@@ -47,19 +47,19 @@ class Balancing(PoolPresence):
         entry: PoolEntry,
         plan: BalancePlan,
         cooldown: float,
-        tell: Callable[[ScaleChange], None],
+        report: Callable[[ScaleChange], None],
     ) -> None:
         super().__init__(lambda: connect().store, close, entry)
         self._queues = connect
         self._plan = plan
         self._cooldown = cooldown
-        self._tell = tell
+        self._report = report
         self._known: dict[str, Known] = {}
         self._counted: Mapping[str, GroupTally] = {}
         self._looked = 0.0
         self._saved = 0.0
 
-    def hear(self) -> None:
+    def apply_orders(self) -> None:
         now, pool = time.monotonic(), self.pool
         if pool is None or (self._looked and now - self._looked < self._cooldown):
             return
@@ -97,9 +97,9 @@ class Balancing(PoolPresence):
             if targets[group] != seen[group].processes
         ]
         pool.share(targets)
-        self.say(size=sum(targets.values()), shares=targets, why=decision.why)
+        self.update(size=sum(targets.values()), shares=targets, why=decision.why)
         for each in changes:
-            self._tell(each)
+            self._report(each)
 
     def _seen(
         self, connection: Connection, counted: Mapping[str, GroupTally], group: str, *, paused: bool
@@ -120,10 +120,10 @@ class Balancing(PoolPresence):
     def _paused(self, connection: Connection, pool: Scaled) -> dict[str, bool]:
         name = connection.name
         queues = [queue for group in self._plan.queues for queue in group.split(",")]
-        told = connection.store.get(pause_key(name), *(pause_key(name, each) for each in queues))
-        everything = pool.paused or told[0] is not None
+        values = connection.store.get(pause_key(name), *(pause_key(name, each) for each in queues))
+        everything = pool.paused or values[0] is not None
         held_up = {
-            queue for queue, value in zip(queues, told[1:], strict=True) if value is not None
+            queue for queue, value in zip(queues, values[1:], strict=True) if value is not None
         }
         return {
             group: everything or held_up.issuperset(group.split(",")) for group in self._plan.queues
@@ -146,8 +146,8 @@ class Balancing(PoolPresence):
         for group, key in self._keys(connection).items():
             run = self._known[group].run
             if run.weight:
-                told = [round(run.seconds, 6), round(run.weight, 3), round(time.time())]
-                connection.store.set(key, json.dumps(told), _KEPT)
+                values = [round(run.seconds, 6), round(run.weight, 3), round(time.time())]
+                connection.store.set(key, json.dumps(values), _KEPT)
 
 
 def _read(text: str | None) -> Mean:

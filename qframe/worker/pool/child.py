@@ -26,10 +26,10 @@ class PoolMember:
 
         Children of this process are no members. Raises `SystemExit` if the pool is dead already.
         """
-        told = os.environ.pop(VARIABLE, "")
-        if not told:
+        given = os.environ.pop(VARIABLE, "")
+        if not given:
             return None
-        score, lifeline, parent = map(int, told.split(":"))
+        score, lifeline, parent = map(int, given.split(":"))
         for descriptor in (score, lifeline):
             os.set_inheritable(descriptor, False)
         member = cls(WorkerScore(score), parent)

@@ -57,24 +57,26 @@ class PoolPresence:
         """Updates the entry from now on; does nothing the second time."""
         if self._pool is None:
             self._pool = pool
-            self._beats.add(EVERY, lambda: self._writing.attempt(self.hear, self._write), first=0)
+            self._beats.add(
+                EVERY, lambda: self._writing.attempt(self.apply_orders, self._write), first=0
+            )
 
     def end(self) -> None:
         if self._pool is not None:
             self._beats.end(lambda: self._writing.attempt(self.leave), PARTING)
 
-    def hear(self) -> None:
+    def apply_orders(self) -> None:
         """Carries out the orders in the store."""
         entry, pool = self.entry, self._pool
         size, slots = map(number, self._connect().get(size_key(entry.id), slots_key(entry.id)))
         if pool is not None:
             pool.scale(size if entry.may_keep(size) else 0, slots if entry.scales else 0)
-            self.say(size=pool.size, concurrency=pool.slots)
+            self.update(size=pool.size, concurrency=pool.slots)
 
-    def say(self, **update: object) -> None:
+    def update(self, **fields: object) -> None:
         """Sets fields of the entry, which is written soon if they changed."""
-        if update != self.entry.model_dump(include={*update}):
-            self.entry, self._written = self.entry.model_copy(update=update), 0.0
+        if fields != self.entry.model_dump(include={*fields}):
+            self.entry, self._written = self.entry.model_copy(update=fields), 0.0
 
     def _write(self) -> None:
         now = time.monotonic()

@@ -87,11 +87,11 @@ class Rescuer:
         self,
         connect: Callable[[], Connection],
         options: WorkerOptions,
-        tell: Callable[[Rescue], None],
+        report: Callable[[Rescue], None],
     ) -> None:
         self._connect = connect
         self._options = options
-        self._tell = tell
+        self._report = report
         self._orphans: queues.SimpleQueue[Orphan | None] = queues.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ends = False
@@ -123,7 +123,7 @@ class Rescuer:
             except Exception as error:  # noqa: BLE001 (a driver's own bug must not end the thread)
                 log.warning("the job of worker %d: %s", orphan.worker, tracebacks.brief(error))
                 rescue = Rescue(orphan, Fate.LEFT)
-            self._tell(rescue)
+            self._report(rescue)
         if connection is not None:
             connection.close()
 

@@ -97,21 +97,21 @@ class JobScore:
 
     def started(self, fence: bytes, slot_leases: HeldLeases = ()) -> None:
         """Notes the reservation that was started, and is about to run."""
-        self._say(JobPhase.STARTED, fence, 0.0, slot_leases)
+        self._write(JobPhase.STARTED, fence, 0.0, slot_leases)
 
     def running(self, fence: bytes, limit: float, slot_leases: HeldLeases = ()) -> None:
         """Notes the running reservation: it must end in `limit` seconds; 0: no limit."""
-        self._say(JobPhase.RUNNING, fence, limit, slot_leases)
+        self._write(JobPhase.RUNNING, fence, limit, slot_leases)
 
-    def _say(self, state: JobPhase, fence: bytes, limit: float, slot_leases: HeldLeases) -> None:
+    def _write(self, state: JobPhase, fence: bytes, limit: float, slot_leases: HeldLeases) -> None:
         if self._state not in {JobPhase.STARTED, JobPhase.RUNNING}:  # else its limits became known
             self._number += 1
         now = time.monotonic()
         self._state = JobPhase.IDLE
-        told = json.dumps(slot_leases).encode() if slot_leases else b""
-        fence = fence if len(fence) + len(told) <= SIZE - _BODY_AT else b""
-        ends, at, body = now + limit if limit else 0.0, self._start, fence + told
-        _HEAD.pack_into(self._memory, at + _HEAD_AT, self._number, now, ends, len(fence), len(told))
+        held = json.dumps(slot_leases).encode() if slot_leases else b""
+        fence = fence if len(fence) + len(held) <= SIZE - _BODY_AT else b""
+        ends, at, body = now + limit if limit else 0.0, self._start, fence + held
+        _HEAD.pack_into(self._memory, at + _HEAD_AT, self._number, now, ends, len(fence), len(held))
         self._memory[at + _BODY_AT : at + _BODY_AT + len(body)] = body
         self._state = state
 
@@ -158,8 +158,8 @@ class JobScore:
         if not state:
             return LastJob(state, number, began, deadline, b"")
         middle = self._start + _BODY_AT + length
-        fence, told = self._memory[middle - length : middle], self._memory[middle : middle + more]
-        slot_leases = [(key, value) for key, value in json.loads(told or b"[]")]
+        fence, held = self._memory[middle - length : middle], self._memory[middle : middle + more]
+        slot_leases = [(key, value) for key, value in json.loads(held or b"[]")]
         return LastJob(state, number, began, deadline, fence, slot_leases)
 
     @property

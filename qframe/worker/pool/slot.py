@@ -64,12 +64,12 @@ class PoolWorker:
         self.score = WorkerScore.create(slots)
         self.score.paused = paused
         self.score.slots = slots
-        told = f"{self.score.descriptor}:{lifeline}:{os.getpid()}"
+        place = f"{self.score.descriptor}:{lifeline}:{os.getpid()}"
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the command this process was started by)
                 command,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, VARIABLE: told},
+                env={**os.environ, VARIABLE: place},
                 pass_fds=(self.score.descriptor, lifeline),
                 start_new_session=True,
             )
@@ -91,7 +91,7 @@ class PoolWorker:
     def signal(self, number: int) -> None:
         process_tree.send(self.pid, number)
 
-    def tell_to_leave(self) -> None:
+    def ask_to_leave(self) -> None:
         """Has the worker replaced after its job."""
         if not self.leaves:
             self.leaves = True
@@ -137,7 +137,7 @@ class WorkerSlot:
         """Ends its worker after its jobs; none follows."""
         self.closed = self.is_surplus = True
         if self.worker is not None:
-            self.worker.tell_to_leave()
+            self.worker.ask_to_leave()
 
     def not_started(self) -> float:
         """Counts a start that the system refused; returns the seconds to wait."""

@@ -49,7 +49,7 @@ class PoolReporter(Protocol):
     def not_started(self, number: int, error: OSError, delay: float) -> None:
         """The system refused to start a worker; tried again after `delay` seconds."""
 
-    def told(self, what: str) -> None:
+    def ordered(self, what: str) -> None:
         """All workers get an order."""
 
 
@@ -72,7 +72,7 @@ class Appears(Protocol):
 
 
 class Supervisor:
-    """Keeps workers running until told to stop, or until all have ended for good.
+    """Keeps workers running until asked to stop, or until all have ended for good.
 
     `commands` starts a worker of each group, of which there are as many as `sizes` says. That, and
     `slots`, the jobs that each runs at once, may change meanwhile; with those that were told to end
@@ -120,7 +120,7 @@ class Supervisor:
         self.paused = member is not None and member.scoreboard.paused
         self._codes: list[int] = []
         self._stopping = 0
-        """How often it was told to stop: running jobs end, are given back, are killed."""
+        """How often it was asked to stop: running jobs end, are given back, are killed."""
         self._next_step = 0.0
         self._wakeup = WakeUp()
 
@@ -128,11 +128,11 @@ class Supervisor:
         """Keeps the workers running and returns the exit code."""
         process_tree.adopt_orphans()
         with self._wakeup:
-            self._wakeup.hear((*STOPS, *_PASSED_ON, signal.SIGCHLD), lambda *_: None)
+            self._wakeup.handle((*STOPS, *_PASSED_ON, signal.SIGCHLD), lambda *_: None)
             if self._member is not None:
-                self._wakeup.hear((signal.SIGHUP,), lambda *_: None)
+                self._wakeup.handle((signal.SIGHUP,), lambda *_: None)
             if self._changes is not None:
-                self._changes(lambda: self._wakeup.tell(_FILES_CHANGED))
+                self._changes(lambda: self._wakeup.wake(_FILES_CHANGED))
             while not self._is_over():
                 self._fill()
                 self._heed(self._wakeup.wait(self._seconds_to_wait()))
@@ -160,7 +160,7 @@ class Supervisor:
     def _want(self, sizes: dict[str, int], slots: int) -> None:
         if (sizes, slots) != self._wanted:
             self._wanted = (sizes, slots)
-            self._wakeup.tell(_SCALED)
+            self._wakeup.wake(_SCALED)
 
     @property
     def size(self) -> int:
@@ -198,19 +198,19 @@ class Supervisor:
 
     # -- orders ---------------------------------------------------------------------------------
 
-    def _heed(self, heard: bytes) -> None:
-        for number in heard:
+    def _heed(self, numbers: bytes) -> None:
+        for number in numbers:
             if number in STOPS:
                 self._stop(number)
             elif number == signal.SIGHUP and not self._stopping:
                 self._stop(signal.SIGTERM)
             elif number in _PASSED_ON:
                 self._pass_on(number)
-        if _FILES_CHANGED in heard:
-            self._report.told("source files have changed: workers are replaced after their jobs")
+        if _FILES_CHANGED in numbers:
+            self._report.ordered("source files have changed: workers are replaced after their jobs")
             for worker in self._workers:
-                worker.tell_to_leave()
-        if _SCALED in heard and not self._stopping:
+                worker.ask_to_leave()
+        if _SCALED in numbers and not self._stopping:
             self._scale(*self._wanted)
 
     def _scale(self, sizes: dict[str, int], slots: int) -> None:
@@ -231,7 +231,7 @@ class Supervisor:
             lacks = range(size - there[group])
             self._slots += [WorkerSlot(next(free), group) for _ in lacks]
         if "" in sizes and sizes != self.sizes:  # or the balancer reports it, and why
-            self._report.told(f"scaled to {sizes['']} workers")
+            self._report.ordered(f"scaled to {sizes['']} workers")
         self.sizes = sizes
 
     def _pass_on(self, number: int) -> None:
@@ -262,9 +262,9 @@ class Supervisor:
     def _step_to_the_end(self) -> None:
         if self._stopping and self._next_step and time.monotonic() >= self._next_step:
             if self._stopping == 1:
-                self._report.told("stop-timeout is over: running jobs are given back")
+                self._report.ordered("stop-timeout is over: running jobs are given back")
             else:
-                self._report.told("workers that do not end are killed")
+                self._report.ordered("workers that do not end are killed")
             self._stop(signal.SIGTERM)
 
     # -- workers that end -----------------------------------------------------------------------

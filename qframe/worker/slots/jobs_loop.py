@@ -22,15 +22,16 @@ from qframe.worker.slots.turns import STILL, Turns
 log = logging.getLogger("qframe")
 
 _FRAMES = 12
+_BLOCKED = 1.0
 
 
 class JobsLoop:
-    """Runs until it is told to stop, whatever a task of a job raises."""
+    """Runs until it is stopped, whatever a task of a job raises."""
 
     def __init__(self) -> None:
         self.loop = _made()
         self.loop.set_task_factory(self._task)  # type: ignore[arg-type] # typeshed knows no Task here
-        self.loop.set_exception_handler(self._told)
+        self.loop.set_exception_handler(self._on_error)
         self.thread = 0
         self._over = False
         self._ticked = time.monotonic()
@@ -124,10 +125,10 @@ class JobsLoop:
             whose.has_started(task)
         return task
 
-    def _told(self, _: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
+    def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Logs the error of a task or callback that a job has left."""
-        error = said.get("exception")
-        log.error("on the event loop: %s", said.get("message"), exc_info=error)
+        error = context.get("exception")
+        log.error("on the event loop: %s", context.get("message"), exc_info=error)
 
     # -- whether it is blocked --------------------------------------------------------------------
 
@@ -139,6 +140,10 @@ class JobsLoop:
         self._ticks, self._ticked = True, now
         self.call(self._tick)
         return 0.0
+
+    def is_blocked(self) -> bool:
+        """Whether it counts as blocked for good, if it is to end its jobs."""
+        return self.blocked() > _BLOCKED
 
     def _tick(self) -> None:
         self._ticks = False

@@ -32,7 +32,7 @@ class Overseer:
 
     def __init__(self, runner: SlotRunner) -> None:
         self._runner = runner
-        self._told: dict[str, tuple[float, float]] = {}
+        self._reported: dict[str, tuple[float, float]] = {}
         """By class, until when it is not logged again, and for how long after that."""
         self._over = threading.Event()
 
@@ -97,10 +97,10 @@ class Overseer:
         for slot in self._runner.going:
             task = slot.interrupts.task
             if task is not None:
-                told = io.StringIO()
-                task.print_stack(file=told)
+                stack = io.StringIO()
+                task.print_stack(file=stack)
                 name = one_line(f"{slot.job.name} {slot.job.uuid}")
-                os.write(_STDERR, f"Task of {name}:\n{told.getvalue()}".encode(errors="replace"))
+                os.write(_STDERR, f"Task of {name}:\n{stack.getvalue()}".encode(errors="replace"))
 
     def _look_at_loop(self) -> None:
         """Logs which job blocks the loop; ever more seldom for a class."""
@@ -111,10 +111,10 @@ class Overseer:
         if slot is None:
             return
         now, name = time.monotonic(), slot.attempt.name
-        quiet_until, pause = self._told.get(name, (0.0, _SLOW))
+        quiet_until, pause = self._reported.get(name, (0.0, _SLOW))
         if seconds < _SLOW or now < quiet_until:
             return
-        self._told[name] = (now + pause, 2 * pause)
+        self._reported[name] = (now + pause, 2 * pause)
         stack = self._runner.jobs_loop.stack()
         job = slot.job
         log.warning(

@@ -100,8 +100,8 @@ class LocalSlot(Slot):
         except BaseException as error:
             # An outage needs no traceback; anything else is a fault of ours, or a listener's.
             shown = None if isinstance(error, BackendUnavailable) else error
-            said = f"cannot be settled; its lease brings it back: {error}"
-            log.exception("%s %s %s", self.job.name, self.job.uuid, said, exc_info=shown)
+            problem = f"cannot be settled; its lease brings it back: {error}"
+            log.exception("%s %s %s", self.job.name, self.job.uuid, problem, exc_info=shown)
         self.runner.over(self)
 
     def end(self, error: Interruption) -> None:
@@ -113,7 +113,7 @@ class LocalSlot(Slot):
         if not (self._has_begun or self.is_left):
             self.runner.give_back_unbegun(self)
 
-    def tell_of_tasks(self) -> None:
+    def warn_of_tasks(self) -> None:
         """Logs the tasks the job has left on the loop: they run on without a job."""
         left = [task for task in self.interrupts.started or () if not task.done()]
         if left:
@@ -128,11 +128,12 @@ class LocalSlot(Slot):
         self.go_away(run)
         try:
             instance = attempt.made()
-            handler = execution.perform_on_loop(instance, self.runner.middleware)
+            runner = self.runner
+            handler = execution.perform_on_loop(instance, runner.middleware, runner.hooks)
             attempt.result = await Steps(handler, self.interrupts)
             await pusher.wait_on_loop()
             if await self._where_it_may_ask(attempt.has_succeeded):
-                await execution.tell_on_loop(instance, "succeeded")
+                await execution.call_hook_on_loop(instance, "succeeded", hooks=runner.hooks)
         except BaseException as raised:  # noqa: BLE001 (whatever a job raises is its outcome)
             error = None if attempt.is_handled else raised
         finally:
@@ -147,10 +148,11 @@ class LocalSlot(Slot):
         waits = settle.end.state is not State.COMPLETE or any(e.asks for e in self.job.features)
         await self.apart(act) if waits else act()
 
-    async def tell(self, tell: needs.Tell) -> None:
+    async def call_failed(self, need: needs.CallFailed) -> None:
         instance = self.attempt.for_hooks()
         if instance is not None:
-            await execution.tell_on_loop(instance, "failed", tell.verdict.end.error)
+            error, hooks = need.verdict.end.error, self.runner.hooks
+            await execution.call_hook_on_loop(instance, "failed", error, hooks=hooks)
 
     async def _where_it_may_ask(self, act: Callable[[], T]) -> T:
         """Calls `act`; in a thread if it asks the database, after a completion in a transaction."""
@@ -208,12 +210,13 @@ _ON_LOOP: Answers = {
     needs.Learn: lambda slot, learn: slot.apart(lambda: slot.attempt.learn_completion(learn.error)),
     needs.Decide: lambda slot, decide: slot.attempt.decide(decide.error),
     needs.Settle: LocalSlot.settle,
-    needs.Tell: LocalSlot.tell,
+    needs.CallFailed: LocalSlot.call_failed,
     needs.Wait: lambda slot, pause: slot.apart(lambda: time.sleep(pause.seconds)),
 }
 
 
 class SlotRunner(SlottedRunner):
+    refills = True
     signals: SlotSignals
 
     def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (those of `Runner`)
@@ -248,16 +251,29 @@ class SlotRunner(SlottedRunner):
 
     @cached_property
     def answers(self) -> Answers:
-        return {**super().answers, needs.Begin: self.begun}
+        pause: Answers = {needs.Wait: lambda _, pause: time.sleep(pause.seconds)}
+        return {**super().answers, **pause, needs.Begin: self.begun}
 
     def wake(self) -> None:
         """Wakes the thread that takes jobs, if it waits."""
         if self.sleeps:
             self.sleeps = False
-            self.signals.tell()
+            self.signals.wake()
 
     def slot(self, job: ReservedJob) -> LocalSlot:
         return LocalSlot(self, job)
+
+    def collect(self) -> Iterator[Slot]:
+        yield from super().collect()
+        self.ended_by = self.stuck or self.signals.interrupted
+
+    def sleep(self, seconds: float, queues: Sequence[str] = ()) -> None:
+        self.sleeps = True
+        try:
+            if not (self.ended or self.settler.has_ends):
+                super().sleep(seconds, queues)
+        finally:
+            self.sleeps = False
 
     def take(self, slots: Sequence[LocalSlot]) -> None:
         self.enter_started(slots)
@@ -305,7 +321,7 @@ class SlotRunner(SlottedRunner):
         self.leases.drop(slot.job)
         if not slot.is_left:
             self.let_go(slot.job)
-        slot.tell_of_tasks()
+        slot.warn_of_tasks()
         slot.seconds = time.monotonic() - slot.attempt.began
         self.ended.append(slot)
         self.wake()
@@ -369,10 +385,6 @@ class SlotRunner(SlottedRunner):
         if not ours.get():
             raise LeaseLost(f"{job.name} {job.uuid}: {LOST_LEASE}")
 
-    def pause(self, seconds: float) -> None:
-        """Sleeps; the other thread handles signals."""
-        time.sleep(seconds)
-
     # -- what ends jobs ---------------------------------------------------------------------------
 
     def _interruptible(self) -> list[SlotInterrupts]:
@@ -417,6 +429,18 @@ class SlotRunner(SlottedRunner):
         """Settles a job whose handler does not end, or cannot go on; its slot stays taken."""
         if slot.leave():
             self._go_on_without(slot, error)
+
+    def give_up_beside_stuck(self, seconds: float) -> None:
+        """Gives back the jobs beside a stuck one that would not end, either."""
+        if self.stuck is None:
+            return
+        blocked = self.jobs_loop.is_blocked()
+        late = seconds > self.options.grace
+        for each in self.going:
+            cannot = blocked and each.interrupts.is_on_loop
+            if not each.is_left and (cannot or (late and each.interrupts.due == math.inf)):
+                why = "its loop is blocked" if cannot else "another job does not end"
+                self.settle_without(each, JobGivenBack(f"its worker ends: {why}"))
 
     def _go_on_without(self, slot: LocalSlot, error: Interruption) -> None:
         self.left += 1

@@ -23,8 +23,8 @@ _SOON = 0.001
 class SlotSignals(Signals):
     """The worker's signals. `jobs` returns what may end the running jobs."""
 
-    def __init__(self, *, heard: bool = True) -> None:
-        super().__init__(heard=heard)
+    def __init__(self, *, handled: bool = True) -> None:
+        super().__init__(handled=handled)
         self.jobs: Callable[[], Iterable[SlotInterrupts]] = tuple
         self.interrupted: Interruption | None = None
         """What ended all jobs."""
@@ -65,13 +65,13 @@ class SlotSignals(Signals):
             for number in lost:
                 loop.remove_signal_handler(number)
             handlers.put_back(lost)
-            self._tell_of_handlers(lost, jobs)
+            self._warn_of_handlers(lost, jobs)
         self.keep_waking()
 
     # -- handlers -------------------------------------------------------------------------------
 
     def _ring(self, _number: int, frame: FrameType | None) -> None:
-        self.tell()  # the loop may have set its own descriptor
+        self.wake()  # the loop may have set its own descriptor
         now = time.monotonic()
         jobs = [*self.jobs()]
         with self._arming:
@@ -98,10 +98,10 @@ class SlotSignals(Signals):
         here = current.get()
         jobs = sorted((job for job in self.jobs() if job.runs), key=lambda job: job is here)
         self.interrupted = error if jobs else None
-        self.tell()
+        self.wake()
         for job in jobs:
             job.fire(type(error)(*error.args), frame)  # each has a traceback of its own
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.tell()
+        self.wake()
         super()._stop(number, frame)

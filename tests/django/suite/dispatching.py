@@ -11,9 +11,8 @@ from shop.jobs import Ship
 from shop.models import Order
 from shop.tasks import receipt
 
-from qframe import QueueManager, batch, bulk, chain, manager
+from qframe import QueueManager, Worker, WorkerOptions, batch, bulk, chain, manager
 from qframe.testing import fake
-from qframe.worker import Worker, WorkerOptions
 
 HERE = {"driver": "database", "django": "default"}
 

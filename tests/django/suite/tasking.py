@@ -237,12 +237,12 @@ class Tasks(TransactionTestCase):
         assert delayed is not None
 
     def test_priority_where_the_connection_has_it(self):
-        assert task_backends["default"].supports_priority is False
-        with self.assertRaises(InvalidTask):
-            receipt.using(priority=5)
-        with options(connection="beanstalkd"):
-            assert task_backends["default"].supports_priority is True
-            assert receipt.using(priority=5).priority == 5
+        assert task_backends["default"].supports_priority is True
+        assert receipt.using(priority=5).priority == 5
+        with options(connection="sync"):
+            assert task_backends["default"].supports_priority is False
+            with self.assertRaises(InvalidTask):
+                receipt.using(priority=5)
 
     def test_a_missing_result(self):
         for identity in ("no", "", "x" * 1000):

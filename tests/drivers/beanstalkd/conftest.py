@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from qframe.config import BeanstalkdSettings
-from qframe.drivers.beanstalkd import BeanstalkdBackend
+from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
+from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.memory.backend import MemoryBackend
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.later import LaterServer

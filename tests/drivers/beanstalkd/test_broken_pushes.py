@@ -24,6 +24,7 @@ from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.breaking import Fault
 
 IN_BRIEF = ["unique", "unique until it starts", "chain", "bulk", "tracked", "batch of unique jobs"]
+IN_BRIEF += ["once"]
 
 
 def world_on(server: BeanstalkdServer, connect: Connect) -> World:

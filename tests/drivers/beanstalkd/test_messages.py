@@ -25,7 +25,7 @@ from qframe.contracts.step import (
     Start,
     Step,
 )
-from qframe.drivers.beanstalkd import BeanstalkdBackend
+from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import BackendUnavailable, InvalidQueueName
 from tests.drivers.beanstalkd.acts import LEASE, begin, delete, do, give_back, push, take

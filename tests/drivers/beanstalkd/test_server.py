@@ -23,7 +23,8 @@ from qframe.contracts.step import (
     Renew,
     Step,
 )
-from qframe.drivers.beanstalkd import BeanstalkdBackend, checks
+from qframe.drivers.beanstalkd import checks
+from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
 from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, Reply
 from qframe.drivers.beanstalkd.errors import OutOfStep, PutBuried, ServerDraining, ServerFull
 from qframe.exceptions import BackendUnavailable, BackendUnusable, PayloadTooLarge
@@ -202,7 +203,7 @@ class TestConnection:
         push(backend, b"a")
         assert take(backend).raw_body == b"a"
         own_server.restart()
-        talk = backend._connections.talk()
+        talk = backend._connections.talk
         wait_for(talk.is_readable, "the end of the connection to be seen")
         talk._spoke = 0
         push(backend, b"b")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.backend import Timing
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 
 Opener = Callable[[], DatabaseBackend]
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.backend import Timing
 from qframe.contracts.step import (
     Arrive,
@@ -30,7 +29,8 @@ from qframe.contracts.step import (
     Start,
     Step,
 )
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 from tests.drivers.database.conftest import Opener
 from tests.support.process import wait_for

@@ -11,9 +11,10 @@ import psycopg
 import pymysql
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.backend import Health
-from qframe.drivers.database import DatabaseBackend, checks
+from qframe.drivers.database import checks
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from tests.support.mariadb_server import MariadbServer
 from tests.support.pgbouncer_server import PgbouncerServer
 from tests.support.postgres_server import PostgresServer

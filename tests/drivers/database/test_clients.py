@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from qframe.config import DatabaseSettings
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.exceptions import ConfigurationError
 
 

@@ -12,7 +12,6 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.step import APPLIED, LOST, Push, Set, Step
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.errors import (
@@ -22,6 +21,7 @@ from qframe.drivers.database.errors import (
     translated,
 )
 from qframe.drivers.database.messages import Messages
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 from tests.support.postgres_server import PostgresServer
 from tests.support.sql_server import SqlServer, wait_until

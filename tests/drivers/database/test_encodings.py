@@ -8,7 +8,6 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.step import (
@@ -24,6 +23,7 @@ from qframe.contracts.step import (
     Step,
 )
 from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.exceptions import InvalidTransaction
 from tests.support.postgres_server import PostgresServer
 from tests.support.sql_server import USER

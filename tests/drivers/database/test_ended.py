@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.step import APPLIED, Delete, Expect, Push, Result, Set, Start, Step
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.errors import ConnectionLost
 from qframe.drivers.database.link import Link
+from qframe.drivers.database.settings import DatabaseSettings
 from tests.support.mariadb_server import MariadbServer
 from tests.support.pgbouncer_server import PgbouncerServer
 from tests.support.postgres_server import PostgresServer

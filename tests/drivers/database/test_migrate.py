@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from qframe.config import DatabaseSettings
-from qframe.contracts.backend import Change
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.step import Add, Arrive, Close, Extend, Open, Push, Record, Set, Start, Step
-from qframe.drivers.database import DatabaseBackend, changes, migrate
+from qframe.contracts.tables import Change
+from qframe.drivers.database import changes, migrate
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 from tests.support.sql_server import SqlServer
 
@@ -65,8 +66,8 @@ ROWS = """
 """
 AT_ONCE = """
 import json, os, sys, time
-from qframe.config import DatabaseSettings
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
+from qframe.drivers.database.backend import DatabaseBackend
 
 count, values = int(sys.argv[1]), json.loads(sys.argv[2])
 DatabaseBackend("here", DatabaseSettings.model_validate(values)).migration(ask=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.step import Push, Step
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from tests.support.postgres_server import PostgresServer
 
 WAITING = 100_000

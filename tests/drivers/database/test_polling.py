@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.step import Delete, Push, Step
 from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.wait import ServerWatch
 from tests.support.mariadb_server import MariadbServer
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.step import APPLIED, Delete, Push, Result, Start, Step
 from qframe.drivers import sockets
 from qframe.drivers.database import pool as pool_module
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.errors import NoConnectionLeft
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.heartbeat import Heartbeat
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.step import APPLIED, Delete, Push, Result, Start, Step
 from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from tests.support.pgbouncer_server import PgbouncerServer
 from tests.support.postgres_server import PostgresServer
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from qframe.contracts.step import Delete, Push, Start, Step
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.backend import DatabaseBackend
 from tests.support.ledger import Account, Ledger
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parents[3]
 BEGINNING = """
 import os, sys, time
 from pathlib import Path
-from qframe.config import DatabaseSettings
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.contracts.step import Delete, Push, Renew, Start, Step
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.backend import DatabaseBackend
 from tests.support.ledger import Ledger
 
 folder, moment = Path(sys.argv[1]), float(sys.argv[2])

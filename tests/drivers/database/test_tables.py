@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from qframe.config import DatabaseSettings
-from qframe.contracts.backend import Place, Timing
+from qframe.contracts.backend import Timing
+from qframe.contracts.browsing import Place
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.queue import Sizes
@@ -28,7 +28,8 @@ from qframe.contracts.step import (
     Start,
     Step,
 )
-from qframe.drivers.database import DatabaseBackend
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from tests.drivers.database.conftest import Opener
 
 RETRY_AFTER = 60

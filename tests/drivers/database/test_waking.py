@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.step import Bury, Delete, Push, Release, Start, Step
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.listen import Notifier, channel_of
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.wait import ServerWatch
 from tests.support.mariadb_server import MariadbServer
 from tests.support.pgbouncer_server import PgbouncerServer
@@ -278,7 +278,7 @@ def test_what_nobody_told_of_is_found_and_looked_for_more_often(
     php = another(listen=False)
     with pushed_soon(php):
         assert waited(worker) < LONG / 2
-    before = worker._watch._untold  # type: ignore[attr-defined]
+    before = worker._watch._unnotified_at  # type: ignore[attr-defined]
     assert time.monotonic() - before < LONG / 2, "it was found by a look"
     assert worker.reserve(["q"])[0]
 

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from qframe.config import DatabaseSettings
 from qframe.contracts.step import APPLIED, Expect, Outcome, Push, Set, Step
 from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.exceptions import BackendUnavailable, InvalidTransaction
 
 PUSH = Step(None, Push("q", b"one"))

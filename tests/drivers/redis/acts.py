@@ -29,12 +29,14 @@ from qframe.contracts.step import (
     Release,
     Renew,
     Reservation,
+    Result,
     Set,
     Start,
     Step,
     Unset,
 )
-from tests.conformance.steps import apply, drained, failed, push, reserve, started
+from qframe.exceptions import BackendUnavailable
+from tests.conformance.steps import apply, drained, failed, push, reserve, started, tried
 from tests.support.process import wait_for
 
 Check = Callable[[], object]
@@ -138,13 +140,29 @@ PUSHES: dict[str, Make] = {
 # -- what becomes of jobs: done even when the memory is full ---------------------------------------
 
 
+def _ending(send: Callable[[], Result]) -> Callable[[], None]:
+    """Send the end of a reservation, again after an error, and decide on it as a worker does."""
+    unanswered = False
+
+    def do() -> None:
+        nonlocal unanswered
+        try:
+            result = send()
+        except BackendUnavailable as error:
+            unanswered = unanswered or error.in_doubt
+            raise
+        assert result.of_end(unanswered=unanswered).applied, result
+
+    return do
+
+
 def _settle(done: Callable[[Backend, str], object], *ends: Operation) -> Make:
     """Do something with a started job, and with facts."""
 
     def make(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
         push(backend, payload(), queue=name)
         job = started(backend, name)
-        return lambda: apply(backend, job, *ends), lambda: done(backend, name)
+        return _ending(lambda: tried(backend, job, *ends)), lambda: done(backend, name)
 
     return make
 
@@ -160,11 +178,10 @@ def _delete_and_reserve(backend: Backend, name: str) -> tuple[Callable[[], objec
     job = started(backend, name)
     push(backend, payload(1), queue=name)
 
-    def do() -> None:
-        (result,) = backend.reserve([name], first=[job.delete()])[1]
-        assert result.applied
+    def send() -> Result:
+        return backend.reserve([name], first=[job.delete()])[1][0]
 
-    return do, lambda: comes_back(backend, name)
+    return _ending(send), lambda: comes_back(backend, name)
 
 
 def _is_started(backend: Backend, job: Reservation) -> bool:
@@ -190,7 +207,9 @@ def _tell(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
         if not job.started:
             backend.apply_async(
                 [done.delete(), Step(job, Start(60))],
-                lambda results: refused.extend(each for each in results if not each.applied),
+                lambda results: refused.extend(
+                    each for each in results if not each.of_end(unanswered=True).applied
+                ),
             )
         backend.sizes(name)
 
@@ -209,10 +228,7 @@ def _next_link(backend: Backend, name: str) -> tuple[Callable[[], object], Check
     apply(backend, None, Set(name, "1"))
     job = started(backend, name)
     step = Step(job, Expect(name, "1"), Set(name, "2"), Push(name, payload(1)), Delete())
-
-    def do() -> None:
-        assert backend.apply(step)[0].applied
-
+    do = _ending(lambda: backend.apply(step)[0])
     return do, lambda: backend.read(name) == ["2"] and comes_back(backend, name)
 
 
@@ -223,7 +239,8 @@ def _last_member(backend: Backend, name: str) -> tuple[Callable[[], object], Che
     apply(backend, None, Extend(name, 1))
     apply(backend, None, Close(name))
     job = started(backend, name)
-    return lambda: apply(backend, job, Arrive(name, 0), Delete()), lambda: comes_back(backend, name)
+    do = _ending(lambda: tried(backend, job, Arrive(name, 0), Delete()))
+    return do, lambda: comes_back(backend, name)
 
 
 def _fail(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
@@ -234,7 +251,7 @@ def _fail(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:
     def check() -> bool:
         return backend.find_failed(name) == record and backend.sizes(name) == Sizes()
 
-    return lambda: apply(backend, job, Record(record), Delete()), check
+    return _ending(lambda: tried(backend, job, Record(record), Delete())), check
 
 
 def _requeue(backend: Backend, name: str) -> tuple[Callable[[], object], Check]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from qframe.config import RedisSettings
 from qframe.drivers.redis.backend import RedisBackend
+from qframe.drivers.redis.settings import RedisSettings
 from tests.support.projects import RedisProject
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer

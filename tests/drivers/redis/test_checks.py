@@ -7,9 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from qframe.config import RedisSettings
 from qframe.drivers.redis import checks
 from qframe.drivers.redis.connection import RedisConnection
+from qframe.drivers.redis.settings import RedisSettings
 from tests.drivers.redis.conftest import MakeProject, Opener
 from tests.support.redis_server import RedisServer
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from qframe import QueueManager
-from qframe.config import ConnectionSettings, RedisSettings
+from qframe.config import ConnectionSettings
 from qframe.contracts.backend import Backend
 from qframe.contracts.step import (
     Add,
@@ -35,6 +35,7 @@ from qframe.contracts.step import (
     Unset,
 )
 from qframe.drivers.redis.backend import RedisBackend
+from qframe.drivers.redis.settings import RedisSettings
 from qframe.drivers.redis.steps import RedisSteps
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
 from tests.conformance.steps import apply, drained, failed, push, started

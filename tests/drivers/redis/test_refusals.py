@@ -274,8 +274,9 @@ def test_a_settle_that_was_refused_is_not_taken_for_done_when_the_lease_is_lost(
     backend, other = open_backend(own_server.url), open_backend(own_server.url)
     push(backend, payload())
     job = started(backend)
-    with demoted(own_server), pytest.raises(BackendUnavailable):
+    with demoted(own_server), pytest.raises(BackendUnavailable) as refused:
         backend.apply(job.delete())
+    assert not refused.value.in_doubt
     other.timing.skew = 100
     taken = reserve(other)
     assert tried(backend, job, Renew(60)).lost

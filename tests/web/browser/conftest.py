@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
-from qframe import PendingBatch
+from qframe import Flow, PendingBatch
 from qframe.operations.board import Board
 from tests.conftest import settings_of
 from tests.support.process import Process, Project, wait_for
@@ -78,8 +78,8 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def begin(pending: PendingBatch) -> None:
-    """Dispatch a batch from another thread: Playwright's event loop is running in this one."""
+def begin(pending: PendingBatch | Flow) -> None:
+    """Dispatch it from another thread: Playwright's event loop is running in this one."""
     with ThreadPoolExecutor(1) as other:
         other.submit(pending.dispatch).result()
 

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
-from qframe import batch, manager
+from qframe import Flow, batch, manager
 from tests.support.process import Project, wait_for
 from tests.support.projects import DatabaseProject
 from tests.web.browser.batched import Fails
@@ -20,7 +20,14 @@ from tests.web.test_command import JOBS
 pytestmark = pytest.mark.slow
 
 PAGES = ["/", "/queues", "/jobs", "/jobs?place=delayed", "/jobs?place=running", "/failed"]
-PAGES += ["/failed?by=time", "/failed?filter=colour:red", "/workers", "/batches", "/classes"]
+PAGES += [
+    "/failed?by=time",
+    "/failed?filter=colour:red",
+    "/workers",
+    "/batches",
+    "/flows",
+    "/classes",
+]
 PAGES += ["/schedules", "/jobs?place=finished", "/jobs?place=running&filter=error:x"]
 LONG = "app.modules." + "VeryLongNameOfAJob" * 8
 PHONE = {"width": 360, "height": 740}
@@ -36,6 +43,10 @@ def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
         failed(project, 3)
         manager.use(project.manager)
         begin(batch(Fails(number=each) for each in range(3)).name("three").on_queue("x"))
+        flow = Flow("a flow").on_queue("x")
+        before = [flow.add(Fails(number=each), name=LONG) for each in range(3)]
+        flow.add(Fails(number=4), after=before)
+        begin(flow)
         manager.use(None)
         project.push("Quick", queue="mail")
         project.push(LONG, queue="mail", user="x" * 300)
@@ -54,6 +65,13 @@ def bare(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterato
 
 def one_failed(window: Window) -> str:
     window.go("/failed?by=time")
+    found = window.page.locator("tbody th a").first.get_attribute("href")
+    assert found
+    return found
+
+
+def one_flow(window: Window) -> str:
+    window.go("/flows")
     found = window.page.locator("tbody th a").first.get_attribute("href")
     assert found
     return found
@@ -79,7 +97,11 @@ def test_axe_finds_nothing(
     found: list[str] = []
     for address in (served, bare):
         window = open_window(address, **options)
-        more = [one_failed(window), asked(window), "/bulk/nothing"] if address == served else []
+        more = (
+            [one_failed(window), one_flow(window), asked(window), "/bulk/nothing"]
+            if address == served
+            else []
+        )
         for path in [*PAGES, *more]:
             page = window.go(path)
             result = Axe().run(page, options=AXE)
@@ -91,7 +113,7 @@ def test_axe_finds_nothing(
 
 def test_on_a_phone_nothing_is_wider_than_it(served: str, open_window: Open) -> None:
     window = open_window(served, viewport=PHONE, is_mobile=True, has_touch=True)
-    for path in [*PAGES, one_failed(window), asked(window)]:
+    for path in [*PAGES, one_failed(window), one_flow(window), asked(window)]:
         page = window.go(path)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], path
@@ -144,7 +166,13 @@ def test_it_is_used_by_keyboard_alone(served: str, open_window: Open) -> None:
         page.keyboard.press("g")
         page.keyboard.press(key)
         page.wait_for_function("title => document.title.startsWith(title)", arg=title)
-    for key, title in {"b": "Batches", "c": "Classes", "s": "Schedules", "f": "Failed"}.items():
+    for key, title in {
+        "b": "Batches",
+        "l": "Flows",
+        "c": "Classes",
+        "s": "Schedules",
+        "f": "Failed",
+    }.items():
         page.keyboard.press("g")
         page.keyboard.press(key)
         page.wait_for_function("title => document.title.startsWith(title)", arg=title)

@@ -72,7 +72,11 @@ while i <= words do
     elseif op == 'release' then -- ready, member, 'head', 'tail' or delay, key of notes, notes
       note(d, ARGV[i + 5])
       if c == 'head' then
-        redis.call('LPUSH', a, b)
+        if seconds_behind(b) then
+          redis.call('ZADD', a .. ':delayed', exact(front_score()), b)
+        else
+          redis.call('LPUSH', a, b)
+        end
         announce(a .. ':notify', 1)
       else
         push(a, tonumber(c) or 0, ARGV, i + 2, i + 2)

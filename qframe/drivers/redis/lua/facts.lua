@@ -15,6 +15,12 @@ local function push(ready, delay, messages, first, last)
       end
     end
     length = redis.call('ZCARD', delayed)
+  elseif seconds_behind(messages[first]) then -- all of a push have the same priority
+    for i = first, last do
+      add(delayed, exact(ready_score(seconds_behind(messages[i]))), messages[i])
+    end
+    announce(notify, last - first + 1)
+    length = redis.call('ZCARD', delayed)
   else
     if redis.call('ZCARD', delayed) > 0 then
       move_due(ready, notify, delayed) -- they became ready before
@@ -217,8 +223,9 @@ local function about_facts(FACTS)
       redis.call('INCRBY', key, b)
       if c == '' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, milliseconds(c)) end
       return i + 4
-    elseif op == 'recorded' then -- uuid
-      if redis.call('HEXISTS', FACTS .. 'failed', a) == 1 then return i + 2 end
+    elseif op == 'recorded' then -- uuid, failed_at or ''
+      local record = redis.call('HGET', FACTS .. 'failed', a)
+      if record and (b == '' or cjson.decode(record).failed_at == tonumber(b)) then return i + 3 end
       result = {'refused', a, false}
     elseif op == 'record' then -- uuid, record; listed in the order in which they are recorded
       local order = FACTS .. 'order'

@@ -8,7 +8,7 @@ local members = redis.call('LRANGE', buried, 0, math.min(MOST, tonumber(ARGV[3])
 if #members == 0 then return 0 end
 even_when_full(ready .. ':delayed')
 move_due(ready, notify, ready .. ':delayed') -- they became ready before
-redis.call('RPUSH', ready, unpack(members))
+make_ready(ready, ready .. ':delayed', members)
 announce(notify, #members)
 redis.call('LTRIM', buried, #members, -1)
 return #members

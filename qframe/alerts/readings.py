@@ -13,6 +13,7 @@ from functools import partial
 
 from qframe import rules
 from qframe.alerts.life import Evaluation, RuleFinding
+from qframe.alerts.view import ConnectionView
 from qframe.drivers import process
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.manager import QueueManager
@@ -22,7 +23,6 @@ from qframe.payload.timing import lasting
 from qframe.rules import Rule
 from qframe.worker import roster
 from qframe.worker.roster import Entry
-from qframe.worker.view import ConnectionView
 
 _SILENT = 2 * roster.BEAT
 """Seconds after which a worker whose entry does not change counts as gone."""
@@ -56,7 +56,7 @@ class Readings:
         self._once = once
         self._beats: dict[str, tuple[float, float]] = {}
         """By worker: the last sign of life, and when it was first seen."""
-        self._heard = time.monotonic()
+        self._noted_at = time.monotonic()
         self._gone: dict[str, dict[str, float]] = {}
         """By connection, its workers whose entries are gone, and when that was first seen."""
 
@@ -66,7 +66,7 @@ class Readings:
         for rule in wanted:
             if rule.connection and rule.connection not in views and self._only is None:
                 views[rule.connection] = ConnectionView(self._manager.connection(rule.connection))
-        self._hear(list(views.values()))
+        self._note_signs_of_life(list(views.values()))
         seen = Evaluation()
         for rule in wanted:
             mine = [each for name, each in views.items() if rule.connection in {"", name}]
@@ -146,27 +146,27 @@ class Readings:
                 value = 100 * count / base
             if rule.is_broken_by(value):
                 yield RuleFinding(
-                    rule, view.name, _about(key), value, _said(rule, view, key, count, base)
+                    rule, view.name, _about(key), value, _words(rule, view, key, count, base)
                 )
 
     # -- of workers -------------------------------------------------------------------------------
 
-    def _hear(self, views: Sequence[ConnectionView]) -> None:
+    def _note_signs_of_life(self, views: Sequence[ConnectionView]) -> None:
         """Notes the signs of life of all workers, and when they changed.
 
         Time is not counted as silence if a connection did not answer, or this process was stopped
         for longer than an entry lives.
         """
         now = time.monotonic()
-        listened = now - self._heard < roster.TTL
-        heard: dict[str, tuple[float, float]] = {}
+        listened = now - self._noted_at < roster.TTL
+        beats: dict[str, tuple[float, float]] = {}
         for view in views:
             with suppress(QframeError):
                 for each in view.entries():
                     before = self._beats.get(each.id) if listened else None
                     same = before is not None and before[0] == each.beat_at
-                    heard[each.id] = before if same and before else (each.beat_at, now)
-        self._beats, self._heard = heard, now
+                    beats[each.id] = before if same and before else (each.beat_at, now)
+        self._beats, self._noted_at = beats, now
 
     def _is_there(self, entry: Entry) -> bool:
         if entry.is_gone:
@@ -190,9 +190,9 @@ class Readings:
         A worker on another machine may only have been cut off, and write again in a moment.
         """
         now, before = time.monotonic(), self._gone.get(view.name, {})
-        unheard = view.unheard()
-        gone = self._gone[view.name] = {each.id: before.get(each.id, now) for each in unheard}
-        for entry in unheard:
+        dead = view.dead_workers()
+        gone = self._gone[view.name] = {each.id: before.get(each.id, now) for each in dead}
+        for entry in dead:
             if self._once:
                 is_dead = time.time() - entry.beat_at < _RECENT
             else:
@@ -289,7 +289,7 @@ def _about(key: Pair) -> str:
     return f"{key.job} on {key.queue}" if key.job and key.queue else key.job or key.queue
 
 
-def _said(rule: Rule, view: ConnectionView, key: Pair, count: float, base: float) -> str:
+def _words(rule: Rule, view: ConnectionView, key: Pair, count: float, base: float) -> str:
     where = f"{view.name}:{key.queue}" if key.queue else view.name
     what = count_of(base if rule.percent else count, "job", "jobs")
     what = f"{count:,.0f} of {what}" if rule.percent else what

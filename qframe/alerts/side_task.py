@@ -1,20 +1,19 @@
-"""Alerting: the thread in which a worker checks the alert rules when it is its turn."""
+"""AlertTask: what a worker does about alerts, besides its jobs."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from functools import partial
 
 from qframe.alerts import channels
 from qframe.alerts.checker import Checker
+from qframe.alerts.readings import Readings
 from qframe.contracts.backend import Capability
 from qframe.drivers.heartbeat import start_thread
 from qframe.drivers.store import Store
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
-from qframe.worker.readings import Readings
 
 log = logging.getLogger("qframe")
 
@@ -42,32 +41,48 @@ def checker(queues: QueueManager, wake: threading.Event) -> Checker:
     return Checker(place(queues), settings, look, channels.configured(settings), wake.set)
 
 
-@contextlib.contextmanager
-def alerting(queues: QueueManager) -> Iterator[None]:
-    """Checks in a thread while the block runs, if there are rules."""
-    if not queues.settings.alerts.rules:
-        yield
-        return
-    over, wake = threading.Event(), threading.Event()
-    looks = checker(queues, wake)
+class AlertTask:
+    """The thread in which a worker checks the rules, when it is its turn: a `SideTask`."""
 
-    def work() -> None:
-        wake.wait(_SETTLING)
-        while not over.is_set():
-            wake.clear()
+    name = "alerts"
+    without = "no alert is checked"
+    key = None
+
+    def __init__(self, queues: QueueManager) -> None:
+        self._queues = queues
+        self._over, self._wake = threading.Event(), threading.Event()
+        self._checker: Checker | None = None
+        self._thread: threading.Thread | None = None
+
+    def is_wanted(self) -> bool:
+        return bool(self._queues.settings.alerts.rules)
+
+    def prepare(self) -> bool:
+        self._checker = checker(self._queues, self._wake)
+        return True
+
+    def is_needed(self) -> bool:
+        return True
+
+    def start(self) -> None:
+        assert self._checker is not None  # noqa: S101 (it was prepared)
+        self._thread = start_thread("qframe alerts", partial(self._work, self._checker))
+
+    def stop(self) -> None:
+        self._over.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+
+    def _work(self, checks: Checker) -> None:
+        self._wake.wait(_SETTLING)
+        while not self._over.is_set():
+            self._wake.clear()
             try:
-                looks.check()
+                checks.check()
             except Exception:  # a driver with a bug of its own: try again, as the loop does
                 log.exception("alerts could not be looked after")
-            if not over.is_set():
-                wake.wait(looks.seconds())
-        looks.leave()
-        queues.close()
-
-    thread = start_thread("qframe alerts", work)
-    try:
-        yield
-    finally:
-        over.set()
-        wake.set()
-        thread.join(_PATIENCE)
+            if not self._over.is_set():
+                self._wake.wait(checks.seconds())
+        checks.leave()
+        self._queues.close()

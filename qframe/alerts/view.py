@@ -9,55 +9,18 @@ from itertools import islice
 from typing import TypeVar
 
 from qframe.connection import Connection
-from qframe.contracts.backend import Capability, Place
+from qframe.contracts.backend import Capability
 from qframe.contracts.step import Step, Unset
-from qframe.drivers.store import pause_key
-from qframe.exceptions import BackendUnavailable, InvalidPayload
+from qframe.exceptions import BackendUnavailable
 from qframe.metrics.kept import BY_MINUTE, Metrics, Series
-from qframe.payload import envelope
 from qframe.rules import Rule
-from qframe.worker import roster
+from qframe.worker import queue_facts, roster
 from qframe.worker.roster import Entry
 
 _MOST = 200
 """So many queues of a connection are read."""
 
 T = TypeVar("T")
-
-
-def oldest(connection: Connection, queue: str) -> float | None:
-    """Returns the seconds the next job has been ready; None if unknown."""
-    if Capability.BROWSE not in connection.capabilities:
-        return None
-    found = connection.backend.browse(queue, Place.READY, 1).found
-    if not found:
-        return None
-    at = found[0].at
-    if at is None:
-        try:
-            at = envelope.due(envelope.parse(found[0].raw_body))
-        except InvalidPayload:
-            return None
-    return None if at is None else max(0.0, time.time() - at)
-
-
-def pauses(connection: Connection) -> dict[str, float]:
-    """Returns since when each paused queue is; "" stands for all."""
-    if Capability.FACTS not in connection.capabilities:
-        return {}
-    key = pause_key(connection.name)
-    return {
-        each.removeprefix(key).removeprefix(":"): _epoch(at)
-        for each, at in connection.store.items(key)
-        if each == key or each.startswith(f"{key}:")  # not "a" for "ab"
-    }
-
-
-def _epoch(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
 
 
 class ConnectionView:
@@ -101,10 +64,10 @@ class ConnectionView:
         return self.ask(("sizes", queue), lambda: asdict(self.connection.sizes(queue)))
 
     def oldest(self, queue: str) -> float | None:
-        return self.ask(("oldest", queue), lambda: oldest(self.connection, queue))
+        return self.ask(("oldest", queue), lambda: queue_facts.oldest(self.connection, queue))
 
     def pauses(self) -> Mapping[str, float]:
-        return self.ask("pauses", lambda: pauses(self.connection))
+        return self.ask("pauses", lambda: queue_facts.pauses(self.connection))
 
     def entries(self) -> list[Entry]:
         if Capability.FACTS not in self.able:
@@ -112,12 +75,12 @@ class ConnectionView:
         listed = self.ask("workers", lambda: roster.listed(self.connection.store))
         return [each for each in listed if each.connection == self.name]
 
-    def unheard(self) -> list[Entry]:
+    def dead_workers(self) -> list[Entry]:
         """Returns those of its workers that died."""
         if Capability.FACTS not in self.able:
             return []
-        store, heard = self.connection.store, self.entries()
-        found = self.ask("unheard", lambda: roster.unheard(store, heard))
+        store, entries = self.connection.store, self.entries()
+        found = self.ask("dead workers", lambda: roster.dead(store, entries))
         return [each for each in found if each.connection == self.name]
 
     def forget(self, entry: Entry) -> None:

@@ -1,0 +1,46 @@
+"""Settings, and what loads them. Each driver's own are in its folder."""
+
+from qframe.config.alerts import AlertSettings, CommandSettings, MailSettings, WebhookSettings
+from qframe.config.connection import ConnectionSettings, validated
+from qframe.config.files import FILE, Origin, find, read
+from qframe.config.framework import framework
+from qframe.config.loading import here, load
+from qframe.config.sections import (
+    GroupSettings,
+    OtelSettings,
+    OutboxSettings,
+    PlaceSettings,
+    QueueSettings,
+    ScheduleSettings,
+    WebSettings,
+)
+from qframe.config.settings import BUILT_IN, Settings
+from qframe.config.supervisors import SupervisorSettings
+from qframe.config.values import describe
+
+__all__ = [
+    "BUILT_IN",
+    "FILE",
+    "AlertSettings",
+    "CommandSettings",
+    "ConnectionSettings",
+    "GroupSettings",
+    "MailSettings",
+    "Origin",
+    "OtelSettings",
+    "OutboxSettings",
+    "PlaceSettings",
+    "QueueSettings",
+    "ScheduleSettings",
+    "Settings",
+    "SupervisorSettings",
+    "WebSettings",
+    "WebhookSettings",
+    "describe",
+    "find",
+    "framework",
+    "here",
+    "load",
+    "read",
+    "validated",
+]

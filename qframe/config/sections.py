@@ -1,0 +1,147 @@
+"""The tables of `qframe.toml` that have a few settings each."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from qframe.config.values import AtOnce, Section
+from qframe.payload import encryption
+
+_SHORTEST_KEY = 16
+
+
+def _encryption_key(key: SecretStr) -> SecretStr:
+    if not encryption.is_key(key.get_secret_value()):
+        raise ValueError("is no key: qframe key prints one")
+    return key
+
+
+def _signing_key(key: SecretStr) -> SecretStr:
+    if len(key.get_secret_value()) < _SHORTEST_KEY:
+        raise ValueError(f"has fewer than {_SHORTEST_KEY} characters: qframe key prints a good one")
+    return key
+
+
+SigningKey = Annotated[SecretStr, AfterValidator(_signing_key)]
+EncryptionKey = Annotated[SecretStr, AfterValidator(_encryption_key)]
+
+
+class PlaceSettings(Section):
+    """Where the store, or the failed jobs, are kept: `auto` or the name of a connection.
+
+    For failed jobs also `null`: not kept.
+    """
+
+    driver: str = "auto"
+
+
+class QueueSettings(Section):
+    """Concurrency limits of a queue: `concurrency` over all workers, `per_worker` in each.
+
+    They apply separately to each queue that the pattern matches, on each connection.
+    """
+
+    concurrency: AtOnce | None = None
+    per_worker: AtOnce | None = None
+
+
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)/([smhd])")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _rate(text: str) -> str:
+    found = _RATE.fullmatch(text)
+    if found is None or not float(found[1]):
+        raise ValueError("takes a number for each second, minute, hour or day, like 10/s or 500/m")
+    return text
+
+
+class GroupSettings(Section):
+    """How the groups of a queue take turns; for each queue that the pattern matches.
+
+    Each group runs up to `concurrency` jobs at once, over all workers (default: no limit), and
+    starts no more than `rate` (like `10/s`). With `order = "strict"` its jobs run one after the
+    other, and while one is failed the others wait, unless `on_failure` is `skip`.
+    """
+
+    concurrency: AtOnce | None = None
+    order: Literal["fair", "strict"] = "fair"
+    rate: Annotated[str, AfterValidator(_rate)] | None = None
+    on_failure: Literal["wait", "skip"] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.order == "strict" and self.concurrency not in {None, 1}:
+            raise ValueError("order = 'strict' runs one job of a group at a time: no concurrency")
+        if self.on_failure is not None and self.order != "strict":
+            raise ValueError("on_failure is for order = 'strict'")
+        return self
+
+    @property
+    def at_once(self) -> int | None:
+        """How many jobs of a group run at once."""
+        return 1 if self.order == "strict" else self.concurrency
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a failed job keeps those behind it waiting."""
+        return self.order == "strict" and self.on_failure != "skip"
+
+    @property
+    def per_second(self) -> float:
+        """How many jobs of a group start in a second; 0 if that is not limited."""
+        if self.rate is None:
+            return 0.0
+        number, unit = self.rate.split("/")
+        return float(number) / _UNITS[unit]
+
+
+class OutboxSettings(Section):
+    """The SQL connection whose database stores dispatches within its transactions.
+
+    It is for connections whose jobs are elsewhere; workers relay them. Default: no outbox.
+    """
+
+    connection: str | None = None
+
+
+class OtelSettings(Section):
+    """Tracing by OpenTelemetry (`pip install 'qframe[otel]'`).
+
+    `relation`: an attempt is its own trace with a `link` to its dispatch, or a `child` of it.
+    `setup` (`module:function`) is called first, to set up the SDK.
+    """
+
+    enabled: bool = False
+    relation: Literal["link", "child"] = "link"
+    setup: str | None = None
+
+
+class ScheduleSettings(Section):
+    """Where schedules are defined, and who dispatches them.
+
+    `modules` are imported in addition to those of `jobs`. With `enabled`, every worker dispatches
+    due jobs. `timezone` is the default zone. `environment` is what `.environments()` compares with.
+    `app` separates programs that keep their facts in the same place.
+    """
+
+    modules: list[str] = []
+    enabled: bool = True
+    timezone: str = "UTC"
+    environment: str = ""
+    app: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,40}$")] = ""
+
+
+class WebSettings(Section):
+    """Access to `qframe web`: by `password`, or by `token` in `Authorization: Bearer`.
+
+    `access` is what visitors may do: `read`, `act`, or the names of actions. Without password and
+    token, only this machine has access.
+    """
+
+    password: Annotated[SecretStr | None, Field(min_length=8)] = None
+    token: Annotated[SecretStr | None, Field(min_length=16)] = None
+    access: Literal["read", "act"] | list[str] = "act"

@@ -1,0 +1,74 @@
+"""FactReading: how the facts, latches and failed records of a backend are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qframe.contracts.failed import FailedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Latch:
+    """The state of a latch. Times are epoch seconds by the backend's clock; None if not yet."""
+
+    size: int
+    done: int
+    failed: int
+    closed: bool
+    first_failed: int | None
+    """The member that failed first."""
+    failed_at: float | None
+    """When that member failed."""
+    completed_at: float | None
+    """When the latch was closed and all members had arrived, for the first time."""
+    labels: tuple[str, ...] = ()
+    """Labels of failed members, ordered by member number, as many as the caller asked for."""
+
+
+class FactReading:
+    """Reads what steps have written under keys; a backend with `Capability.FACTS` has all of it."""
+
+    def read(self, *keys: str) -> list[str | None]:
+        """Return the values of facts, None for each key that does not exist."""
+        raise NotImplementedError
+
+    def scan(
+        self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
+    ) -> list[tuple[str, str]]:
+        """List the facts whose keys begin with `prefix` and come after `after`, sorted by key.
+
+        `last_first` lists in reverse order, the keys before `after` if that is given.
+        """
+        raise NotImplementedError
+
+    def latch(self, key: str, labels: int = 0) -> Latch | None:
+        """Return a latch, with the labels of at most `labels` failed members.
+
+        None if there is none.
+        """
+        raise NotImplementedError
+
+    def find_failed(self, uuid: str) -> FailedJob | None:
+        """Return the record of a failed job. None if there is none."""
+        raise NotImplementedError
+
+    def list_failed(
+        self, limit: int = 100, after: str | None = None, queue: str | None = None
+    ) -> list[FailedJob]:
+        """List failed jobs, the latest record first, starting behind the uuid `after`.
+
+        The list is empty if `after` does not exist.
+        """
+        raise NotImplementedError
+
+    def count_failed(self) -> int:
+        """Count the failed jobs."""
+        raise NotImplementedError
+
+
+def in_order(keys: Iterable[str], after: str, *, last_first: bool) -> list[str]:
+    """Return the keys that follow `after`, in the order of `FactReading.scan`."""
+    if last_first:
+        return sorted((key for key in keys if not after or key < after), reverse=True)
+    return sorted(key for key in keys if key > after)

@@ -1,0 +1,530 @@
+"""Flows: beginning, going on, reading, cancelling and pruning."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic_core import from_json
+
+from qframe.contracts.facts import Latch
+from qframe.contracts.flow import FlowNode, FlowRecord, NodeState
+from qframe.contracts.step import (
+    Arrive,
+    Close,
+    Expect,
+    Extend,
+    Open,
+    Operation,
+    Push,
+    Result,
+    Set,
+    Step,
+    Unset,
+)
+from qframe.exceptions import (
+    BackendUnavailable,
+    InvalidPayload,
+    QframeError,
+)
+from qframe.features import batches, chain, flow
+from qframe.features.base import Plan
+from qframe.features.chain import ChainPlan, is_id
+from qframe.features.context import Context, Prepared
+from qframe.features.flow import AT_ONCE, KEPT, MANY, ROOT, Edges, Ended, NodePlace
+from qframe.features.reserved import ReservedJob
+from qframe.payload.text import one_line
+
+log = logging.getLogger("qframe")
+
+T = TypeVar("T")
+
+_TRIES = 100
+_PAGE = 200
+
+
+class NodePlan(NamedTuple):
+    """A node of a flow before its dispatch."""
+
+    edges: Edges
+    jobs: ChainPlan
+    join: Prepared | None = None
+    """The job that pushes it, if it follows several nodes."""
+    mapped: Any = None
+    """A job of a map without its item, for listeners."""
+
+
+class FlowPlan(NamedTuple):
+    """A flow before its dispatch."""
+
+    id: str
+    name: str
+    queue: str
+    nodes: Sequence[NodePlan]
+    """In the order of their numbers."""
+    catch: Sequence[Prepared]
+    callbacks: Prepared
+    """The job that runs when a node has failed, and when all have ended."""
+    follow: Prepared
+    """The job that goes on after a node with many behind it."""
+
+
+class StoredFlow(NamedTuple):
+    text: str
+    latch: Latch
+    record: FlowRecord
+
+    def changed(self, **fields: object) -> list[Operation]:
+        """Return the operations that change its fact."""
+        key = flow.flow_key(self.record.id)
+        text = _json({**from_json(self.text), **fields})
+        return [Expect(key, self.text), Set(key, text, KEPT)]
+
+
+class FlowStore:
+    """The flows of a connection. Raises `BackendUnavailable`.
+
+    With a running `job`, steps are made in its name.
+    """
+
+    def __init__(self, context: Context, job: ReservedJob | None = None) -> None:
+        self.context = context
+        self._backend = context.backend
+        self._job = job
+
+    # -- beginning --------------------------------------------------------------------------------
+
+    def start(self, plan: FlowPlan) -> None:
+        for _ in self.starting(plan):
+            pass
+
+    def starting(self, plan: FlowPlan) -> Iterator[None]:
+        """Store a flow, then push its first nodes in one step, after which it has begun.
+
+        Before, in parts between which other calls may run, nothing of it is pushed or listed.
+        """
+        first = [number for number, node in enumerate(plan.nodes) if not node.edges.after]
+        at_once = len(first) <= MANY
+        opens = self._opens(plan)
+        facts = self._facts(plan, {*first} if at_once else set())
+        begins = self._begins(plan, first, at_once=at_once)
+        try:
+            for operations in _portions(opens):
+                yield
+                self.apply(Plan(None, *operations))
+            *before, last = [*_portions(facts)] or [[]]
+            for operations in before:
+                yield
+                self.apply(Plan(None, *operations))
+            if len(last) + len(begins.operations) > 2 * AT_ONCE:
+                yield
+                self.apply(Plan(None, *last))
+                last = []
+            yield
+            begins.operations = [*last, *begins.operations]
+            self.apply(begins)
+        except BaseException as error:
+            if not (isinstance(error, BackendUnavailable) and error.in_doubt):
+                with contextlib.suppress(QframeError):
+                    self._forget(plan.id, len(plan.nodes))
+            raise
+
+    def _opens(self, plan: FlowPlan) -> list[Operation]:
+        """Return the operations that make its latches, which another step extends."""
+        callbacks = self.context.pushing(plan.callbacks)
+        then = Push(callbacks.queue, callbacks.raw)
+        operations: list[Operation] = [Open(flow.flow_key(plan.id), then, ttl=KEPT)]
+        for number, node in enumerate(plan.nodes):
+            if node.join is not None:
+                joins = self.context.pushing(node.join)
+                then = Push(joins.queue, joins.raw)
+                operations.append(Open(flow.join_key(plan.id, number), then, ttl=KEPT))
+        return operations
+
+    def _facts(self, plan: FlowPlan, pushed: set[int]) -> list[Operation]:
+        """Return the operations that keep its nodes; the jobs of those in `pushed` are not kept."""
+        operations: list[Operation] = []
+        for number, node in enumerate(plan.nodes):
+            operations.append(flow.written_edges(self.context, plan.id, number, node.edges))
+            if number not in pushed:
+                operations.append(flow.written_jobs(self.context, plan.id, number, node.jobs))
+            if node.join is not None:
+                key = flow.join_key(plan.id, number)
+                operations += [Extend(key, len(node.edges.after)), Close(key)]
+        return operations
+
+    def _begins(self, plan: FlowPlan, first: Sequence[int], *, at_once: bool) -> Plan:
+        context, created, key = self.context, time.time(), flow.flow_key(plan.id)
+        head = {
+            "name": plan.name, "connection": context.connection, "queue": plan.queue,
+            "total": len(plan.nodes), "created_at": created,
+            "maps": [number for number, node in enumerate(plan.nodes) if node.edges.is_map],
+        }  # fmt: skip
+        made = Plan()
+        made.add(
+            Set(key, _json(head), KEPT),
+            Set(_index_key(plan.id, created), "", KEPT),
+            chain.stored_jobs(context, flow.follow_key(plan.id), [plan.follow], KEPT),
+            Extend(key, len(plan.nodes)),
+            Close(key),
+        )
+        if plan.catch:
+            made.add(chain.stored_jobs(context, flow.catch_key(plan.id), plan.catch, KEPT))
+        if at_once:
+            for number in first:
+                jobs = plan.nodes[number].jobs
+                if not chain.plan_beginning(context, jobs, made):
+                    place, uuid = NodePlace(plan.id, number), jobs.links[0].uuid
+                    flow.plan_passed_over(context, place, uuid, made)
+                    self._plan_follow(plan.follow, number, made)
+        else:
+            edges = Edges("", "", flow.BLOCK, (), [(number, -1) for number in first])
+            made.add(flow.written_edges(context, plan.id, ROOT, edges))
+            self._plan_follow(plan.follow, ROOT, made)
+        return made
+
+    def _plan_follow(self, job: Prepared, node: int, made: Plan) -> None:
+        chain.plan_prepared(self.context, flow.follow_job(job, node), made)
+
+    def _forget(self, identity: str, nodes: int) -> None:
+        """Remove what is kept of a flow that has not begun."""
+        for numbers in _portions(range(nodes)):
+            keys = [key(identity, each) for each in numbers for key in _KEYS]
+            self._backend.apply(Step(None, *map(Unset, keys)))
+
+    def apply(self, plan: Plan, *, raises: bool = False) -> Result:
+        return batches.apply_for(self.context, self._job, plan, raises=raises)
+
+    # -- going on ---------------------------------------------------------------------------------
+
+    def follow(self, identity: str, node: int) -> None:
+        """Push, or cancel, what follows a node, in portions."""
+        edges, ended = self._node(identity, node)
+        if edges is None:
+            log.warning("the flow %s is not kept (any more): nothing follows", identity)
+            return
+        state = NodeState.DONE if node == ROOT else ended.state if ended else None
+        if state is None:
+            return
+        if edges.goes_on(state):
+            for some in _portions(edges.to):
+                self._repeated(identity, lambda plan, to=some: self._following(identity, to, plan))  # type: ignore[misc] # as bound
+        elif edges.cancels(state):
+            self._cancel_after(identity, edges)
+
+    def _following(self, identity: str, to: Sequence[tuple[int, int]], plan: Plan) -> bool:
+        flow.plan_following(self.context, identity, to, plan)
+        return True
+
+    def join(self, identity: str, node: int) -> None:
+        """Push a node if all nodes before it have ended, and it was not pushed before."""
+
+        def joined(plan: Plan) -> bool:
+            latch = self._backend.latch(flow.join_key(identity, node))
+            (text,) = self._backend.read(flow.jobs_key(identity, node))
+            if latch is None or latch.completed_at is None or text is None:
+                return False
+            flow.plan_node(self.context, identity, node, text, plan)
+            return True
+
+        self._repeated(identity, joined)
+
+    def end_map(self, identity: str, node: int) -> None:
+        """End a map if a job of it has failed, or all have ended."""
+
+        def ended(plan: Plan) -> bool:
+            latch = self._backend.latch(flow.map_key(identity, node), 1)
+            edges, _ = self._node(identity, node)
+            if latch is None or edges is None:
+                return False
+            state = None
+            if latch.failed and edges.on_failure != flow.CONTINUE:
+                state = NodeState.FAILED
+            elif latch.completed_at is not None:
+                state = NodeState.DONE
+            if state is None:
+                return False
+            place, at = NodePlace(identity, node), time.time()
+            if state is NodeState.DONE:
+                made = Ended(state, at, name=edges.name, jobs=latch.size)
+            else:
+                uuid = latch.labels[0].partition(":")[2] if latch.labels else ""
+                words = f"{latch.failed} of {latch.size} jobs failed"
+                made = Ended(state, at, uuid, edges.name, words, jobs=latch.size)
+            flow.plan_end(self.context, place, made, plan, encrypt=False)
+            return True
+
+        self._repeated(identity, ended)
+
+    def _node(self, identity: str, node: int) -> tuple[Edges | None, Ended | None]:
+        key = flow.state_key(identity, node)
+        edges, state = self._backend.read(flow.edges_key(identity, node), key)
+        return (
+            flow.read_edges(self.context, identity, node, edges),
+            flow.read_state(self.context, key, state),
+        )
+
+    def _repeated(self, identity: str, planned: Callable[[Plan], bool]) -> None:
+        """Apply what `planned` adds to a plan; again if something has changed meanwhile."""
+        for _ in range(_TRIES):
+            plan = Plan()
+            if not planned(plan) or not plan.operations or self.apply(plan).applied:
+                return
+        raise BackendUnavailable(f"the flow {identity} is changed again and again")
+
+    # -- cancelling -------------------------------------------------------------------------------
+
+    def cancel(self, identity: str) -> bool:
+        """Cancel a flow: what waits is never run. Returns False if it is over or cancelled."""
+        for _ in range(_TRIES):
+            found = self.find(identity)
+            if found is None or found.record.is_finished or found.record.cancelled_at is not None:
+                return False
+            (result,) = self._backend.apply(Step(None, *found.changed(cancelled_at=time.time())))
+            if result.applied:
+                break
+        else:
+            raise BackendUnavailable(f"the flow {identity} is changed again and again")
+        for numbers in _portions(range(found.record.total)):
+            self._cancel(identity, numbers)
+        return True
+
+    def _cancel_after(self, identity: str, edges: Edges) -> None:
+        """Cancel all nodes behind one that wait; again if it was interrupted."""
+        seen: set[int] = set()
+        ahead = [number for number, _ in edges.to]
+        while ahead:
+            some = ahead[:AT_ONCE]
+            ahead = ahead[AT_ONCE:]
+            self._cancel(identity, some)
+            states = flow.states(self.context, [flow.state_key(identity, each) for each in some])
+            gone = [
+                number
+                for number, (_, ended) in zip(some, states, strict=True)
+                if ended is not None and ended.state is NodeState.CANCELLED
+            ]
+            texts = self._backend.read(*(flow.edges_key(identity, each) for each in gone))
+            for number, text in zip(gone, texts, strict=True):
+                behind = flow.read_edges(self.context, identity, number, text)
+                for follower, _ in behind.to if behind is not None else ():
+                    if follower not in seen:
+                        seen.add(follower)
+                        ahead.append(follower)
+
+    def _cancel(self, identity: str, nodes: Sequence[int]) -> None:
+        """Cancel those of the nodes that were not pushed."""
+
+        def cancelled(plan: Plan) -> bool:
+            texts = self._backend.read(*(flow.jobs_key(identity, each) for each in nodes))
+            for number, text in zip(nodes, texts, strict=True):
+                if text is None:
+                    continue
+                key = flow.jobs_key(identity, number)
+                ended = Ended(NodeState.CANCELLED, time.time())
+                plan.add(Expect(key, text), Unset(key))
+                plan.add(
+                    flow.written_state(self.context, flow.state_key(identity, number), ended),
+                    Arrive(flow.flow_key(identity), number),
+                )
+            return True
+
+        self._repeated(identity, cancelled)
+
+    # -- one flow ---------------------------------------------------------------------------------
+
+    def find(self, identity: str) -> StoredFlow | None:
+        if not is_id(identity):
+            return None
+        (text,) = self._backend.read(flow.flow_key(identity))
+        return None if text is None else self._found(identity, text)
+
+    def _found(self, identity: str, text: str) -> StoredFlow | None:
+        latch = self._backend.latch(flow.flow_key(identity))
+        if latch is None:
+            return None
+        try:
+            return StoredFlow(text, latch, _record(identity, from_json(text), latch))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidPayload(
+                f"what is kept of the flow {identity} is none: {one_line(repr(error), 100)}"
+            ) from None
+
+    def read(self, identity: str) -> FlowRecord | None:
+        found = self.find(identity)
+        return None if found is None else found.record
+
+    def nodes(self, identity: str, limit: int | None = None) -> list[FlowNode]:
+        """Return all nodes, or the first `limit`."""
+        record = self.read(identity)
+        if record is None:
+            return []
+        last = record.total if limit is None else min(record.total, limit)
+        found: list[FlowNode] = []
+        for numbers in _portions(range(last)):
+            keys = [key(identity, each) for each in numbers for key in _KEYS]
+            texts = iter(self._backend.read(*keys))
+            for number in numbers:
+                edges, jobs, state = next(texts), next(texts), next(texts)
+                found.append(self._shown(identity, number, edges, jobs, state))
+        return found
+
+    def _shown(
+        self, identity: str, number: int, edges: str | None, jobs: str | None, state: str | None
+    ) -> FlowNode:
+        try:
+            made = flow.read_edges(self.context, identity, number, edges)
+            ended = flow.read_state(self.context, flow.state_key(identity, number), state)
+        except QframeError as error:
+            return FlowNode(number, "(refused)", NodeState.FAILED, (), "", error=str(error))
+        made = made or Edges("(not kept any more)", "", flow.BLOCK, (), ())
+        if ended is None:
+            found = NodeState.PUSHED if jobs is None else NodeState.WAITING
+            ended = Ended(found, 0.0)
+        latch = self._backend.latch(flow.map_key(identity, number)) if made.is_map else None
+        return FlowNode(
+            number=number,
+            name=made.name,
+            state=ended.state,
+            after=(*made.after,),
+            on_failure=made.on_failure,
+            uuid=ended.uuid or made.uuid,
+            at=ended.at or None,
+            error=ended.error,
+            remark=ended.remark,
+            jobs=latch.size if latch is not None else ended.jobs,
+            ended=0 if latch is None else latch.done + latch.failed,
+        )
+
+    def result(self, identity: str, node: int) -> Any:  # noqa: ANN401 (any JSON value)
+        """Return the result of an ended node. Raises `InvalidArguments` if there is none."""
+        return flow.results(self.context, identity, [node])[node]
+
+    def failures(self, identity: str, limit: int = 1000) -> list[str]:
+        """Return the ids of failed jobs of a flow, by node; those of a map all."""
+        latch = self._backend.latch(flow.flow_key(identity), limit)
+        found: list[str] = []
+        for label in () if latch is None else latch.labels:
+            node, _, uuid = label.partition(":")
+            inner = self._backend.latch(flow.map_key(identity, int(node)), limit)
+            each_of = [uuid] if inner is None else [at.partition(":")[2] for at in inner.labels]
+            found += [each for each in each_of or [uuid] if each]
+        members = batches.BatchStore(self.context)
+        return [one for each in found for one in members.failures(each) or [each]][:limit]
+
+    # -- its end ----------------------------------------------------------------------------------
+
+    def callbacks(self, identity: str, queue: str) -> None:
+        """Push the jobs of `catch` after the first failure, and note the end."""
+
+        def due(plan: Plan) -> bool:
+            found = self.find(identity)
+            if found is None:
+                log.warning("the flow %s is not kept (any more): nothing follows it", identity)
+                return False
+            record = found.record
+            notified = set(record.notified)
+            if record.failed and "catch" not in notified:
+                notified.add("catch")
+                self._plan_catch(identity, plan, queue)
+            if record.is_finished:
+                notified.add("end")
+            if notified == record.notified:
+                return False
+            plan.add(*found.changed(notified=sorted(notified)))
+            return True
+
+        self._repeated(identity, due)
+        found = self.find(identity)
+        if found is not None and found.record.is_finished and not found.record.failed:
+            self._shorten(identity, found)
+
+    def _plan_catch(self, identity: str, plan: Plan, queue: str) -> None:
+        latch = self._backend.latch(flow.flow_key(identity), 1000)
+        (text,) = self._backend.read(flow.catch_key(identity))
+        if latch is None or text is None:
+            return
+        first = next(
+            (each for each in latch.labels if each.startswith(f"{latch.first_failed}:")), ""
+        )
+        cause = first.partition(":")[2], "", ""
+        with contextlib.suppress(QframeError):
+            edges, ended = self._node(identity, int(first.partition(":")[0] or ROOT))
+            if ended is not None and edges is not None:
+                cause = ended.uuid, ended.name or edges.name, ended.error
+        chain.plan_kept_callbacks(
+            self.context, flow.catch_key(identity), text, f"the flow {identity}", plan, cause, queue
+        )
+
+    def _shorten(self, identity: str, found: StoredFlow) -> None:
+        """Keep everything for `KEPT_AFTER` from now on."""
+        for numbers in _portions(range(found.record.total)):
+            keys = [key(identity, each) for each in numbers for key in _KEYS]
+            self._rewrite(keys)
+        for number in from_json(found.text).get("maps", ()):
+            latch = self._backend.latch(flow.map_key(identity, number))
+            key = flow.state_key(identity, number)
+            for items in _portions(range(0 if latch is None else latch.size)):
+                self._rewrite([f"{key}:{item}" for item in items])
+
+    def _rewrite(self, keys: Sequence[str]) -> None:
+        texts = self._backend.read(*keys)
+        again = [
+            Set(key, text, flow.KEPT_AFTER)
+            for key, text in zip(keys, texts, strict=True)
+            if text is not None
+        ]
+        if again:
+            self._backend.apply(Step(None, *again))
+
+    # -- all of them ------------------------------------------------------------------------------
+
+    def all(self) -> Iterator[FlowRecord]:
+        """Iterate over all flows, the latest first."""
+        after = ""
+        while page := self._backend.scan("flows:", _PAGE, after):
+            ids = [key.rpartition(":")[2] for key, _ in page]
+            texts = self._backend.read(*map(flow.flow_key, ids))
+            for identity, text in zip(ids, texts, strict=True):
+                with contextlib.suppress(InvalidPayload):
+                    found = None if text is None else self._found(identity, text)
+                    if found is not None:
+                        yield found.record
+            after = page[-1][0]
+
+
+_KEYS = (flow.edges_key, flow.jobs_key, flow.state_key)
+
+
+def _record(identity: str, fields: Mapping[str, Any], latch: Latch) -> FlowRecord:
+    total = fields["total"]
+    if type(total) is not int or type(fields["name"]) is not str:
+        raise TypeError("its size or name is none")
+    return FlowRecord(
+        id=identity,
+        name=fields["name"],
+        connection=fields["connection"],
+        queue=fields["queue"],
+        total=total,
+        settled=latch.done + latch.failed,
+        failed=latch.failed,
+        notified=frozenset(fields.get("notified", ())),
+        created_at=fields["created_at"],
+        cancelled_at=fields.get("cancelled_at"),
+        finished_at=latch.completed_at,
+    )
+
+
+def _portions(every: Sequence[T]) -> Iterator[Sequence[T]]:
+    for begin in range(0, len(every), AT_ONCE):
+        yield every[begin : begin + AT_ONCE]
+
+
+def _index_key(identity: str, created: float) -> str:
+    return f"flows:{2**48 - int(created * 1000):012x}:{identity}"
+
+
+_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -1,0 +1,525 @@
+"""Groups: the jobs of one key of a queue, which take turns with those of other keys.
+
+A group has few messages in its queue at a time, its *places*: one as long as none of its jobs is
+taken, or as many as may run at once. The other jobs are in line, as the facts
+`grouped:QUEUE:HASH:N`, and `group:QUEUE:HASH` says which jobs have a place, and where the line
+begins and ends. When a place becomes free, the first in line is pushed to the tail of the queue, in
+the same step. An empty group has no facts.
+
+Whatever pushes without a place (a delay, a transaction, a chain, PHP) is lined up by the worker
+that takes it. Where steps are not atomic there are no groups.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+from qframe.config import GroupSettings
+from qframe.contracts.backend import Backend
+from qframe.contracts.status import State
+from qframe.contracts.step import (
+    Delete,
+    Expect,
+    Operation,
+    Push,
+    Release,
+    Result,
+    Set,
+    Step,
+    Unset,
+)
+from qframe.exceptions import BackendUnavailable
+from qframe.features.base import End, Plan, Pushing
+from qframe.features.context import Context, push_of
+from qframe.features.reserved import Feature, Postponed, ReservedJob
+from qframe.jobs.groups import LONGEST_NAME
+from qframe.payload import envelope
+
+if TYPE_CHECKING:
+    from qframe.contracts.failed import FailedJob
+
+log = logging.getLogger("qframe")
+
+KEY = "group"
+"""The payload key of the group's name."""
+_TRIES = 100
+_CALM = 5
+"""Tries before pauses are made."""
+_PAUSE = 0.01
+_BELIEVED = 1.0
+"""Seconds for which a group's facts are taken to be as they were last seen."""
+_MOST_SEEN = 1000
+_MARKED_FOR = 60.0
+"""Seconds after which the mark of a queue is written again: somebody may have emptied the store."""
+_FULL_DELAY = 1.0
+"""Seconds after which a job of a full group that cannot stand in line looks again."""
+_MOST_GROUPS = 100_000
+_AT_ONCE = 100
+"""Jobs in line that are read or pushed in one step."""
+_PLAIN = GroupSettings()
+_BACK = Release(counted=False)
+_GONE = Delete()
+
+
+def marker_key(queue: str) -> str:
+    """Return the key of the fact that a queue has had groups, which stays."""
+    return f"groups:{queue}"
+
+
+def state_prefix(queue: str) -> str:
+    return f"group:{queue}:"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLine:
+    """The jobs of a group, as `group:QUEUE:HASH` has it."""
+
+    name: str
+    first: int = 0
+    """The number of the first job in line."""
+    end: int = 0
+    """The number of the next one to join."""
+    placed: tuple[str, ...] = ()
+    """The uuids of the jobs that have a place."""
+    due: float = 0.0
+    """When the rate allows the next start (epoch seconds)."""
+
+    @classmethod
+    def read(cls, text: str) -> GroupLine:
+        """Decode. Raises `ValueError`."""
+        try:
+            name, _, first, end, placed, due = from_json(text)
+            return cls(str(name), int(first), int(end), tuple(map(str, placed)), float(due))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"what is kept of a group cannot be read: {error}") from None
+
+    def text(self) -> str:
+        """Encode. Two states are never equal, so that an old one is not taken for a later one."""
+        word = secrets.token_hex(4)
+        fields = [self.name, word, self.first, self.end, self.placed, self.due]
+        return to_json(fields).decode()
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs are in line."""
+        return self.end - self.first
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a process knows of the groups of a connection."""
+
+    states: dict[str, tuple[str | None, float]] = field(default_factory=dict)
+    """By key: what the fact held, or will when a step is applied; and when that was."""
+    marked: dict[str, float] = field(default_factory=dict)
+    """The queues that are known to have had groups, and since when."""
+    settings: dict[str, GroupSettings] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, context: Context) -> _Seen:
+        found: _Seen | None = context.kept.get(KEY)
+        if found is None:
+            found = context.kept[KEY] = cls()
+        return found
+
+    def note(self, key: str, text: str | None) -> None:
+        if len(self.states) >= _MOST_SEEN:
+            self.states.clear()
+        self.states[key] = text, time.monotonic()
+
+    def last(self, key: str) -> str | None:
+        text, at = self.states.get(key, (None, 0.0))
+        return text if time.monotonic() - at < _BELIEVED else None
+
+
+def settings_of(context: Context, queue: str) -> GroupSettings:
+    """Return the settings for the groups of a queue: those of its name, or of the first pattern."""
+    found = _Seen.of(context).settings
+    if queue not in found:
+        if len(found) >= _MOST_SEEN:
+            found.clear()
+        given = context.groups
+        named = (given[text] for text in given if fnmatchcase(queue, text))
+        found[queue] = given.get(queue) or next(named, _PLAIN)
+    return found[queue]
+
+
+class Group:
+    """One group of one queue, and the operations that change it."""
+
+    def __init__(self, context: Context, queue: str, name: str) -> None:
+        self.name = name
+        self.queue = queue
+        self.settings = settings_of(context, queue)
+        digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+        self.key = f"{state_prefix(queue)}{digest}"
+        self._entry = _entries(self.key)
+        self._seen = _Seen.of(context)
+        self._context = context
+        self._backend: Backend = context.backend
+
+    @classmethod
+    def of(cls, context: Context, queue: str, message: Mapping[str, Any]) -> Group | None:
+        """Return the group that a payload names; None if it names none, or cannot have one."""
+        name = envelope.text(message, KEY, LONGEST_NAME)
+        if name is None or not context.joint or context.at_once or envelope.uuid(message) is None:
+            return None
+        return cls(context, queue, name)
+
+    @property
+    def places(self) -> int:
+        """How many messages of the group are in its queue, or run if that is limited."""
+        return self.settings.at_once or 1
+
+    def entry(self, number: int) -> str:
+        """Return the key of a job in line."""
+        return f"{self._entry}{number}"
+
+    # -- its state --------------------------------------------------------------------------------
+
+    def guess(self) -> str | None:
+        return self._seen.last(self.key)
+
+    def read(self) -> str | None:
+        (text,) = self._backend.read(self.key)
+        self._seen.note(self.key, text)
+        return text
+
+    def line(self, text: str | None) -> GroupLine:
+        if text is not None:
+            try:
+                return GroupLine.read(text)
+            except ValueError:
+                log.exception("the group %s of %s begins anew", self.name, self.queue)
+        return GroupLine(self.name)
+
+    def change(self, before: str | None, line: GroupLine) -> list[Operation]:
+        """Return the operations that replace a state; none is kept of an empty group."""
+        made: list[Operation] = [Expect(self.key, before)]
+        left = line.due - time.time()
+        if not (line.placed or line.waiting):
+            line = replace(line, first=0, end=0)
+        if line.placed or line.waiting or left > 0:
+            text = line.text()
+            made.append(Set(self.key, text, None if line.placed or line.waiting else left))
+        else:
+            text = None
+            made.append(Unset(self.key))
+        self._seen.note(self.key, text)
+        return made
+
+    def _next_start(self, line: GroupLine) -> tuple[float, GroupLine]:
+        """Return the delay of a job that gets a place, and the line with its start counted."""
+        if not self.settings.per_second:
+            return 0.0, line
+        now = time.time()
+        due = max(now, line.due)
+        return due - now, replace(line, due=due + 1 / self.settings.per_second)
+
+    # -- moves ------------------------------------------------------------------------------------
+
+    def joined(
+        self, before: str | None, uuid: str, raw: bytes
+    ) -> tuple[float | None, list[Operation]]:
+        """Return the operations that give a job a place, or put it in line.
+
+        Also returns the seconds until it may start; None if it is in line.
+        """
+        line = self.line(before)
+        if len(line.placed) < self.places and not line.waiting:
+            delay, line = self._next_start(line)
+            return delay, self.change(before, replace(line, placed=(*line.placed, uuid)))
+        made = self.change(before, replace(line, end=line.end + 1))
+        made.append(Set(self.entry(line.end), raw.decode()))
+        now = time.monotonic()
+        if now - self._seen.marked.get(self.queue, -_MARKED_FOR) >= _MARKED_FOR:
+            self._seen.marked[self.queue] = now
+            made.append(Set(marker_key(self.queue), "1"))
+        return None, made
+
+    def left(self, before: str | None, uuid: str) -> list[Operation]:
+        """Return the operations that take a place back and push the next in line."""
+        line = self.line(before)
+        placed = [*line.placed]
+        if uuid in placed:
+            placed.remove(uuid)
+        first, pushes = line.first, list[Operation]()
+        while len(placed) < self.places and first < line.end:
+            count = min(self.places - len(placed), line.end - first)
+            keys = [self.entry(number) for number in range(first, first + count)]
+            first += count
+            for key, text in zip(keys, self._backend.read(*keys), strict=True):
+                pushes.append(Unset(key))
+                if text:  # "": it was cancelled
+                    push, own_uuid, line = self._pushed(text, line)
+                    pushes.append(push)
+                    placed += [own_uuid] if own_uuid else []
+        if (*placed,) == line.placed and first == line.first:
+            return []
+        line = replace(line, first=first, placed=(*placed,))
+        return [*self.change(before, line), *pushes]
+
+    def _pushed(self, text: str, line: GroupLine) -> tuple[Push, str, GroupLine]:
+        """Return the push of a job in line, its uuid, and the line with its start counted."""
+        delay, line = self._next_start(line)
+        job = self._context.as_it_is(text.encode(), self.queue, delay)
+        return push_of(job), envelope.uuid(job.message) or "", line
+
+
+class GroupFeature(Feature):
+    """Gives jobs of a group their places, one after the other."""
+
+    key: ClassVar[str] = KEY
+    waits: ClassVar[bool] = True
+    asks: ClassVar[bool] = True
+
+    def push(self, context: Context, job: Pushing, plan: Plan) -> None:
+        """Put the job in line if its group has no place for it.
+
+        Only where the step may be tried again, and is in no transaction of a program, which would
+        keep the group's state from workers. Elsewhere it is lined up when a worker takes it.
+        """
+        if not plan.is_alone or job.delay or job.retried or context.in_transaction:
+            return
+        group, uuid = Group.of(context, job.queue, job.message), envelope.uuid(job.message)
+        if group is None or uuid is None:
+            return
+        delay, made = group.joined(group.guess(), uuid, job.raw)
+        at = next(i for i, each in enumerate(plan.operations) if isinstance(each, Push))
+        if delay is None:
+            del plan.operations[at]
+        elif delay:
+            plan.operations[at] = replace(push_of(job), delay=delay)
+        plan.add(*made)
+
+    def learn(self, context: Context, refused: Result) -> bool:
+        if not refused.key.startswith("group:"):
+            return False
+        _Seen.of(context).note(refused.key, refused.holds)
+        return True
+
+    # -- a worker has taken it --------------------------------------------------------------------
+
+    def wait_reason(self, job: ReservedJob) -> Postponed | None:
+        """Return why a held job must wait: it has no place.
+
+        In a group without a limit, a job that starts gives its place to the next.
+        """
+        turn = _turn(job)
+        if turn is None:
+            return None
+        group = turn.group
+        for attempt in range(_TRIES):
+            before = group.read()
+            line = group.line(before)
+            if job.own_uuid not in line.placed:
+                if not turn.is_fresh:
+                    if not group.settings.at_once:
+                        return None
+                    if len(line.placed) >= group.places:
+                        return Postponed("as many of its group run as may", _FULL_DELAY)
+                    made = group.change(before, replace(line, placed=(*line.placed, job.own_uuid)))
+                else:
+                    turn.lines_up = True
+                    return Postponed("its group lines up")
+            elif group.settings.at_once:
+                return None
+            else:
+                made = group.left(before, job.own_uuid)
+            (result,) = job.context.backend.apply(Step(None, *made))
+            if result.applied:
+                turn.has_left = not group.settings.at_once
+                return None
+            _pause(attempt)
+        raise BackendUnavailable(f"the group {group.name} is changed again and again")
+
+    def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
+        turn = _turn(job)
+        if turn is None:
+            return
+        group = turn.group
+        if turn.lines_up and end.state is State.WAITING:
+            # Several that were taken together are lined up by one request.
+            before = group.read() if turn.was_planned else group.guess()
+            turn.was_planned = True
+            delay, made = group.joined(before, job.own_uuid, job.raw_body)
+            plan.instead = _GONE if delay is None else replace(_BACK, delay=delay)
+        elif end.state.is_final or end.state is State.BURIED:
+            if turn.has_left or (end.state is State.FAILED and group.settings.blocks):
+                return
+            made = group.left(group.read(), job.own_uuid)
+        else:
+            return
+        if made:
+            plan.add(*made)
+            plan.waited_for = True
+
+
+class _Turn:
+    """One reservation of a job of a group."""
+
+    def __init__(self, group: Group, *, is_fresh: bool) -> None:
+        self.group = group
+        self.is_fresh = is_fresh
+        """Whether nothing is kept beside the message, which can so be put in line."""
+        self.has_left = False
+        """Whether its place went to the next one."""
+        self.lines_up = False
+        self.was_planned = False
+        """Whether a step was planned that lines it up, and perhaps was refused."""
+
+    @classmethod
+    def of(cls, job: ReservedJob) -> _Turn | None:
+        group = Group.of(job.context, job.queue, job.payload)
+        reservation = job.reservation
+        is_fresh = not (reservation.attempts or reservation.notes)
+        return None if group is None else cls(group, is_fresh=is_fresh)
+
+
+# -- operating ------------------------------------------------------------------------------------
+
+
+class FoundGroup(NamedTuple):
+    """A group that has jobs."""
+
+    key: str
+    text: str
+    """What its fact holds."""
+    line: GroupLine
+
+
+def lines(context: Context, queue: str) -> list[FoundGroup]:
+    """Return the groups of a queue that have jobs."""
+    if not context.joint or context.backend.read(marker_key(queue)) == [None]:
+        return []
+    of = Group(context, queue, "").line
+    found = context.backend.scan(state_prefix(queue), _MOST_GROUPS)
+    return [FoundGroup(key, text, of(text)) for key, text in found]
+
+
+def waiting_queues(context: Context) -> set[str]:
+    """Return the queues that have jobs in line: they have no message if a failed job is first."""
+    if not context.joint:
+        return set()
+    marks = context.backend.scan(marker_key(""), _MOST_GROUPS)
+    names = (key.removeprefix(marker_key("")) for key, _ in marks)
+    return {name for name in names if in_line(context, name)}
+
+
+def in_line(context: Context, queue: str) -> int:
+    """Count the jobs of a queue that stand in line."""
+    return sum(each.line.waiting for each in lines(context, queue))
+
+
+def clear(context: Context, queue: str) -> int:
+    """Remove the jobs in line. Returns how many there were.
+
+    Those with other features are pushed instead, for a caller that ends them one by one.
+    """
+    count = 0
+    for found in lines(context, queue):
+        while (removed := _shorten(context, queue, found.key)) is not None:
+            count += removed
+    return count
+
+
+def _shorten(context: Context, queue: str, key: str) -> int | None:
+    """Remove some jobs of one line. Returns how many; None if there are none."""
+    (text,) = context.backend.read(key)
+    line = Group(context, queue, "").line(text)
+    if not line.waiting:
+        return None
+    end, removed = min(line.end, line.first + _AT_ONCE), 0
+    left = replace(line, first=end)
+    made: list[Operation] = [Expect(key, text)]
+    made.append(Set(key, left.text()) if left.placed or left.waiting else Unset(key))
+    for entry, found in _in_line(context, key, range(line.first, end)):
+        made.append(Unset(entry))
+        if found:
+            job = context.as_it_is(found.encode(), queue)
+            has_more = len(context.features_of(job.message)) > 1
+            made += [push_of(job)] if has_more else []
+            removed += not has_more
+    (result,) = context.backend.apply(Step(None, *made))
+    return removed if result.applied else 0
+
+
+def forget_missing(context: Context, queue: str, is_there: Callable[[str], bool]) -> None:
+    """Take the places of jobs back that are nowhere any more."""
+    for key, _, line in lines(context, queue):
+        group = Group(context, queue, line.name)
+        for uuid in line.placed:
+            if key == group.key and not is_there(uuid):
+                for attempt in range(_TRIES):
+                    made = group.left(group.read(), uuid)
+                    if not made or context.backend.apply(Step(None, *made))[0].applied:
+                        break
+                    _pause(attempt)
+
+
+def pull_out(context: Context, queue: str, uuid: str) -> bool:
+    """Push a job that stands in line, so that it can be found. Returns whether there was one."""
+    for key, _, line in lines(context, queue):
+        for begin in range(line.first, line.end, _AT_ONCE):
+            numbers = range(begin, min(begin + _AT_ONCE, line.end))
+            for entry, found in _in_line(context, key, numbers):
+                if found and uuid in found and envelope.uuid_of(found.encode()) == uuid:
+                    _pull(context, queue, key, entry)
+                    return True
+    return False
+
+
+def _pull(context: Context, queue: str, key: str, entry: str) -> None:
+    """Push a job in line, unless it gets its place meanwhile."""
+    for attempt in range(_TRIES):
+        text, found = context.backend.read(key, entry)
+        if text is None or not found:
+            return
+        line = Group(context, queue, "").line(text)
+        changed = Expect(key, text), Set(key, line.text()), Set(entry, "")
+        (result,) = context.backend.apply(Step(None, *changed, Push(queue, found.encode())))
+        if result.applied:
+            return
+        _pause(attempt)
+    raise BackendUnavailable(f"a group of {queue} is changed again and again")
+
+
+def _in_line(context: Context, key: str, numbers: range) -> list[tuple[str, str | None]]:
+    """Return the facts of jobs in line: keys and values."""
+    entries = [f"{_entries(key)}{number}" for number in numbers]
+    return [*zip(entries, context.backend.read(*entries), strict=True)] if entries else []
+
+
+def forgetting(context: Context, record: FailedJob) -> Sequence[Operation]:
+    """Return the operations by which a group goes on whose failed job is forgotten."""
+    if f'"{KEY}"'.encode() not in record.payload:
+        return ()
+    message = context.as_it_is(record.payload, record.queue).message
+    group, uuid = Group.of(context, record.queue, message), envelope.uuid(message)
+    return () if group is None or uuid is None else group.left(group.read(), uuid)
+
+
+def _entries(key: str) -> str:
+    return f"grouped:{key.removeprefix('group:')}:"
+
+
+# -- reservations ---------------------------------------------------------------------------------
+
+
+def _turn(job: ReservedJob) -> _Turn | None:
+    return job.read_once(KEY, lambda: _Turn.of(job))
+
+
+def _pause(attempt: int) -> None:
+    """Wait a moment after several refusals, each time another one."""
+    if attempt >= _CALM:
+        time.sleep(_PAUSE * (0.5 + secrets.randbelow(100) / 100))

@@ -1,0 +1,95 @@
+"""Jobs that are handled in chunks, for `test_chunks`; copied into its projects."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from qframe import Chunk, Queueable
+
+_ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND)
+
+
+def note(*words: object) -> None:
+    os.write(_ledger, (" ".join(map(str, words)) + "\n").encode())
+
+
+class Insert(Queueable):
+    """Inserts rows together; a negative one fails them all."""
+
+    row: int
+    chunk: ClassVar[Chunk | None] = Chunk(10, within=0.5)
+    tries: ClassVar[int | None] = 2
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Insert]) -> list[int]:
+        note("call", len(jobs), *(job.row for job in jobs))
+        if any(job.row < 0 for job in jobs):
+            raise ValueError("a negative row")
+        for job in jobs:
+            note("row", job.row, job.attempts)
+        return [job.row * 2 for job in jobs]
+
+
+class InsertAsync(Insert):
+    @classmethod
+    async def handle_many(cls, jobs: Sequence[Insert]) -> list[int]:  # type: ignore[override] # as users write it
+        return super().handle_many(jobs)
+
+
+class Chooses(Queueable):
+    """Fails and releases some by themselves."""
+
+    row: int
+    chunk: ClassVar[Chunk | None] = Chunk(10, within=0.5)
+    tries: ClassVar[int | None] = 2
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Chooses]) -> None:
+        note("call", len(jobs))
+        for job in jobs:
+            if job.row == 1:
+                job.fail(ValueError("one"))
+            elif job.row == 2 and job.attempts == 1:
+                job.release()
+            else:
+                note("row", job.row, job.attempts)
+
+
+class Plain(Queueable):
+    def handle(self) -> None:
+        note("plain")
+
+
+class Hangs(Queueable):
+    """Row 3 hangs."""
+
+    row: int
+    chunk: ClassVar[Chunk | None] = Chunk(4, within=0.3)
+    tries: ClassVar[int | None] = 1
+    timeout: ClassVar[Any] = 1.5
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Hangs]) -> None:
+        note("call", *(job.row for job in jobs))
+        if any(job.row == 3 for job in jobs):
+            time.sleep(60)
+        for job in jobs:
+            note("row", job.row)
+
+
+class Slow(Queueable):
+    """Takes longer than a lease."""
+
+    row: int
+    chunk: ClassVar[Chunk | None] = Chunk(5, within=0.3)
+    tries: ClassVar[int | None] = 0
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Slow]) -> None:
+        note("begun", len(jobs), os.getpid())
+        time.sleep(4)
+        for job in jobs:
+            note("row", job.row, job.attempts)

@@ -1,0 +1,155 @@
+"""Chunks by real workers: one call for many jobs, each with its own end."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import Project, wait_for
+from tests.worker import chunking
+
+pytestmark = [
+    pytest.mark.on_redis_too,
+    pytest.mark.on_redis_in_ci,
+    pytest.mark.on_beanstalkd_too,
+]
+_BY_ITSELF = pytest.mark.not_on_beanstalkd("its jobs are held one by one")
+
+
+@pytest.fixture
+def chunks(project: Project) -> Project:
+    """Give a project with these jobs."""
+    shutil.copy(Path(chunking.__file__), project.root / "chunking.py")
+    project.configure('jobs = ["chunking"]')
+    return project
+
+
+def push(project: Project, code: str) -> list[str]:
+    finished = project.python(f"from chunking import *\nfrom qframe import *\nprint({code})")
+    assert finished.code == 0, finished.err
+    return finished.out.split()
+
+
+def rows(project: Project) -> list[tuple[int, int]]:
+    """Give the rows that were inserted, with the attempt in which they were."""
+    return sorted((int(words[1]), int(words[2])) for words in project.notes("row"))
+
+
+def sizes(project: Project) -> list[int]:
+    return [int(words[1]) for words in project.notes("call")]
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("job", ["Insert", pytest.param("InsertAsync", marks=pytest.mark.slow)])
+def test_jobs_are_handled_together(chunks: Project, job: str) -> None:
+    push(chunks, f"*bulk({job}(row=number) for number in range(25))")
+    chunks.drain()
+    assert rows(chunks) == [(number, 1) for number in range(25)]
+    assert sizes(chunks) == [10, 10, 5]
+    assert chunks.empty()
+
+
+def test_a_poisoned_job_fails_alone(chunks: Project) -> None:
+    push(chunks, "*bulk(Insert(row=-1 if number == 5 else number) for number in range(10))")
+    finished = chunks.drain()
+    assert rows(chunks) == [(number, 1) for number in range(10) if number != 5]
+    assert sizes(chunks)[:2] == [10, 5]
+    assert 1 in sizes(chunks)
+    record = chunks.failure()
+    assert "a negative row" in record.exception
+    assert record.attempts == 2, "it was tried again, alone of all"
+    assert finished.out.count("RETRY") == 1
+    assert "each half is tried" in finished.err + finished.out
+    assert chunks.empty()
+
+
+def test_one_of_many_is_failed_or_released(chunks: Project) -> None:
+    push(chunks, "*bulk(Chooses(row=number) for number in range(5))")
+    chunks.drain()
+    assert rows(chunks) == [(0, 1), (2, 2), (3, 1), (4, 1)] or rows(chunks)[1][0] == 2
+    assert "ValueError: one" in chunks.failure().exception
+    assert chunks.empty()
+
+
+@_BY_ITSELF
+def test_it_waits_for_more_and_a_plain_job_ends_the_wait(chunks: Project) -> None:
+    push(chunks, "Insert.dispatch(row=99).send()")
+    chunks.drain()
+    worker = chunks.work()
+    began = time.monotonic()
+    push(chunks, "Insert.dispatch(row=0).send()")
+    chunks.wait_for_note("row", 0)
+    push(chunks, "*bulk([*(Insert(row=number) for number in range(1, 4)), Plain(), Insert(row=4)])")
+    chunks.wait_for_note("row", 4)
+    assert worker.stop() == 0
+    assert time.monotonic() - began < 30
+    assert [each for each in sizes(chunks) if each > 1], "some were handled together"
+    assert len(chunks.notes("plain")) == 1
+    assert rows(chunks)[:5] == [(number, 1) for number in range(5)]
+
+
+@_BY_ITSELF
+def test_a_chunk_in_which_a_job_hangs_is_halved_over_workers(chunks: Project) -> None:
+    push(chunks, "*bulk(Hangs(row=number) for number in range(4))")
+    ends = []
+    for _ in range(8):
+        worker = chunks.work("--stop-when-empty")
+        ends.append(worker.wait(60))
+        if chunks.failed() and chunks.empty():
+            break
+    assert chunks.empty(), ends
+    assert sorted(int(words[1]) for words in chunks.notes("row")) == [0, 1, 2]
+    assert "JobTimedOut" in chunks.failure().exception
+    assert 1 in ends
+
+
+def test_a_killed_worker_loses_none_of_a_chunk(chunks: Project) -> None:
+    chunks.configure('jobs = ["chunking"]', retry_after=1.5)
+    push(chunks, "*bulk(Slow(row=number) for number in range(5))")
+    worker = chunks.work()
+    chunks.wait_for_note("begun")
+    time.sleep(2)  # past the lease: it was renewed
+    assert len(chunks.notes("begun")) == 1
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+    other = chunks.work()
+    wait_for(lambda: len(chunks.notes("row")) >= 5, "the rows", 60)
+    assert other.stop() == 0
+    assert {row for row, _ in rows(chunks)} == {*range(5)}
+    assert {attempt for _, attempt in rows(chunks)} == {2}
+    assert not chunks.failed()
+    assert chunks.empty()
+
+
+@_BY_ITSELF
+def test_a_worker_that_stops_as_it_collects_gives_all_back(chunks: Project) -> None:
+    text = (chunks.root / "chunking.py").read_text().replace("within=0.5", "within=30")
+    (chunks.root / "chunking.py").write_text(text)
+    push(chunks, "*bulk(Insert(row=number) for number in range(3))")
+    worker = chunks.work()
+    wait_for(lambda: chunks.sizes().ready == 0, "all to be held")
+    assert worker.stop() == 0
+    assert not chunks.notes("call")
+    wait_for(lambda: chunks.sizes().ready == 3, "all to be back")
+
+
+@pytest.mark.parametrize("options", [("--concurrency", 3), ("--isolate",)])
+def test_where_nothing_gathers_them_each_is_handled_alone(
+    chunks: Project, options: tuple[object, ...]
+) -> None:
+    push(chunks, "*bulk(Insert(row=number) for number in range(5))")
+    chunks.drain(*options)
+    assert rows(chunks) == [(number, 1) for number in range(5)]
+
+
+def test_chains_batches_and_results(chunks: Project) -> None:
+    push(chunks, "batch([[Insert(row=1), Insert(row=2)], Insert(row=3)]).then(Plain()).dispatch()")
+    uuid = push(chunks, "Insert.dispatch(row=21).track(600).send()")[0]
+    chunks.drain()
+    assert [row for row, _ in rows(chunks)] == [1, 2, 3, 21]
+    assert len(chunks.notes("plain")) == 1
+    assert push(chunks, f"job_status({uuid!r}).result") == ["42"]
