@@ -208,6 +208,9 @@ class Interruption(BaseException):
     blocks run.
     """
 
+    uuid = ""
+    """The job that is meant; "" if it is whatever runs. Others may share its call (`Chunk`)."""
+
 
 class JobTimedOut(Interruption):
     """The job ran longer than its `timeout` (seconds)."""

@@ -48,6 +48,15 @@ class Chunk:
         object.__setattr__(self, "within", seconds)
 
 
+class ChunkCall:
+    """The jobs that one call of `handle_many` is about."""
+
+    def __init__(self, jobs: Sequence[Any]) -> None:
+        self.jobs = jobs
+        self.was_made = False
+        """Whether `handle_many` was called: a middleware or `set_up` may keep it from that."""
+
+
 def check_chunk(cls: Any) -> None:  # noqa: ANN401 (a job class, from `definition`)
     """Give a class with a `chunk` its `handle`. Raises `JobDefinitionError` for a wrong one."""
     name = cls.__name__
@@ -71,9 +80,10 @@ def check_chunk(cls: Any) -> None:  # noqa: ANN401 (a job class, from `definitio
 
 def handle(job: Any) -> Any:  # noqa: ANN401 (a job, and what `handle_many` returns)
     """Handle the jobs of a chunk, or this one alone, where nothing gathers a chunk."""
-    jobs: Sequence[Any] | None = job._chunk  # noqa: SLF001 (set by the worker)
-    if jobs is not None:
-        return type(job).handle_many(jobs)
+    call: ChunkCall | None = job._chunk  # noqa: SLF001 (set by the worker)
+    if call is not None:
+        call.was_made = True
+        return type(job).handle_many(call.jobs)
     result = type(job).handle_many([job])
     if inspect.isawaitable(result):
         return _awaited_alone(result)

@@ -38,7 +38,7 @@ from qframe.exceptions import (
     QframeError,
 )
 from qframe.jobs import project, unset
-from qframe.jobs.chunk import check_chunk
+from qframe.jobs.chunk import ChunkCall, check_chunk
 from qframe.jobs.exponential import Exponential
 from qframe.jobs.groups import check_format
 from qframe.jobs.hooks import check_hooks
@@ -88,7 +88,7 @@ class JobDefinition(Options, Durable):
     _reserved: Job | None = None
     _growths: int = 0
     """How often this attempt has added to its batch."""
-    _chunk: Sequence[JobDefinition] | None = None
+    _chunk: ChunkCall | None = None
     """The jobs that the call of `handle` is about, in the first of a chunk."""
     _own_backoff: Backoff | None = None
     """A middleware's backoff for this attempt, in place of the class's."""

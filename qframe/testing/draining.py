@@ -12,7 +12,6 @@ from qframe.contracts.status import State
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
-from qframe.jobs.chunk import Chunk
 from qframe.manager import QueueManager
 from qframe.work import Worker
 from qframe.worker import WorkerOptions
@@ -117,8 +116,8 @@ class _DrainLoop(Loop):
         self.drain.ran(attempt)
         return attempt
 
-    def _run_chunk(self, first: ReservedJob, chunk: Chunk) -> Sequence[Attempt]:
-        attempts = super()._run_chunk(first, chunk)
+    def _run_together(self, jobs: Sequence[ReservedJob]) -> Sequence[Attempt]:
+        attempts = super()._run_together(jobs)
         for attempt in attempts:
             self.drain.ran(attempt)
         return attempts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from qframe.contracts.backend import Backend
@@ -40,6 +40,14 @@ class Cancellation:
             (asked,) = self._backend.read(cancel_key(job.uuid))
             if asked is not None:
                 self._cancel(job)
+
+    def asked(self, jobs: Sequence[ReservedJob]) -> set[str]:
+        """Returns the uuids of those running jobs that are to be cancelled by now."""
+        with suppress(BackendUnavailable):
+            found = self._backend.read(*(cancel_key(job.uuid) for job in jobs))
+            pairs = zip(jobs, found, strict=True)
+            return {job.uuid for job, asked in pairs if asked is not None}
+        return set()
 
     def ended(self, job: ReservedJob) -> None:
         if self.looked.pop(job, None) is not None:

@@ -17,13 +17,25 @@ from typing import Any
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.step import Renew, Step
-from qframe.exceptions import BackendUnavailable, Interruption, JobGivenBack
+from qframe.dispatch import pusher
+from qframe.drivers import process
+from qframe.exceptions import (
+    BackendUnavailable,
+    Interruption,
+    JobCancelled,
+    JobGivenBack,
+    JobInterrupted,
+    JobTimedOut,
+    RetryLater,
+)
 from qframe.features.reserved import ReservedJob
 from qframe.jobs import current, execution
-from qframe.jobs.chunk import Chunk, results_of
+from qframe.jobs.chunk import Chunk, ChunkCall, results_of
+from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope
 from qframe.worker import needs
 from qframe.worker.attempt import Attempt
+from qframe.worker.limits import DIED, TIMED_OUT
 from qframe.worker.needs import NOTHING, Report, lived_in_steps
 from qframe.worker.outcome import JobOutcome
 from qframe.worker.runner import Runner
@@ -34,6 +46,8 @@ _LIMIT_FOR = 600.0
 """Seconds that a class is handled in smaller chunks after one had to be ended from outside."""
 _RENEW_EVERY = 0.3
 """Seconds between renewals of jobs that are only held, for about a second each."""
+_ENDED_WORKER = {"", DIED, TIMED_OUT}
+"""How an attempt ended that ended its worker, or may have."""
 
 
 def chunk_of(runner: Runner, name: str) -> Chunk | None:
@@ -42,8 +56,21 @@ def chunk_of(runner: Runner, name: str) -> Chunk | None:
     return None if found is None else found.chunk
 
 
+def may_have_ended_worker(job: ReservedJob) -> bool:
+    """Whether the last attempt of a job has no regular end: it is handled alone."""
+    attempts = job.reservation.attempts
+    if not attempts:
+        return False
+    ran = job.history.attempts
+    return not ran or ran[-1].number != attempts or ran[-1].ended in _ENDED_WORKER
+
+
 class Gathering:
-    """Collects held jobs of one class and queue for a worker that runs one call at a time."""
+    """Collects held jobs of one class and queue for a worker that runs one call at a time.
+
+    `reserve` returns None if nothing may be taken from the queue now, and `may_go_on` whether the
+    worker goes on: it may have been stopped or paused.
+    """
 
     def __init__(
         self,
@@ -52,40 +79,44 @@ class Gathering:
         size: int,
         within: float,
         held: deque[ReservedJob],
-        reserve: Callable[[str, int], Sequence[ReservedJob]],
+        reserve: Callable[[str, int], Sequence[ReservedJob] | None],
+        may_go_on: Callable[[], bool],
     ) -> None:
         self._runner = runner
         self._held = held
         self._reserve = reserve
+        self._may_go_on = may_go_on
         self._backend = runner.connection.backend
-        self._name = first.message.get("job") if first.message else None
+        self._name = str(first.message.get("job") if first.message else None)
         self._queue = first.queue
         self.jobs = [first]
-        allowed = _allowed(runner.connection, str(self._name))
-        self._size = min(size, allowed or size)
+        self._size = size
         waited = max(0.0, time.time() - (envelope.due(first.message or {}) or time.time()))
         self._until = time.monotonic() + max(0.0, within - waited)
         self._renewed = time.monotonic()
 
     def collect(self) -> bool:
-        """Return whether to run what was collected; otherwise the worker is to stop.
+        """Return whether to run what was collected; otherwise the worker is to give it back.
 
-        It stops at a job of another class, which must not wait, and keeps that held.
+        It stops at a job of another class, or one that is handled alone: that must not wait, and
+        stays held.
         """
         can_wait = Capability.AHEAD in self._backend.capabilities
+        self._size = min(self._size, _allowed(self._runner.connection, self._name) or self._size)
         while not self._take() and len(self.jobs) < self._size:
             found = self._reserve(self._queue, self._size - len(self.jobs))
-            self._held.extend(found)
-            if found:
-                continue
-            left = self._until - time.monotonic()
-            if left <= 0 or not can_wait:
+            if found is None:
                 break
-            self._runner.at_rest()
-            self._runner.sleep(min(left, _RENEW_EVERY), [self._queue])
-            if self._runner.signals.quit:
-                self._held.extendleft(reversed(self.jobs))
+            self._held.extend(found)
+            left = self._until - time.monotonic()
+            if not found and (left <= 0 or not can_wait):
+                break
+            self._runner.drain_signals()
+            if not self._may_go_on():
                 return False
+            if not found:
+                self._runner.at_rest()
+                self._runner.sleep(min(left, _RENEW_EVERY), [self._queue])
             self._renew()
         return True
 
@@ -94,10 +125,13 @@ class Gathering:
         others: list[ReservedJob] = []
         while self._held and len(self.jobs) < self._size:
             job = self._held.popleft()
-            fits = job.queue == self._queue and (job.message or {}).get("job") == self._name
-            (self.jobs if fits else others).append(job)
+            (self.jobs if self._fits(job) else others).append(job)
         self._held.extendleft(reversed(others))
         return bool(others)
+
+    def _fits(self, job: ReservedJob) -> bool:
+        name = (job.message or {}).get("job")
+        return job.queue == self._queue and name == self._name and not may_have_ended_worker(job)
 
     def _renew(self) -> None:
         """Keep the jobs held: nobody has started them."""
@@ -126,11 +160,11 @@ def run(runner: Runner, jobs: Sequence[ReservedJob]) -> list[Attempt]:
         running = [each for each in lives if each.need is needs.RUN]
         if running:
             _HandlerCall(runner, running).perform()
-        for each in running:
-            each.go_on(each.report)
+            _end(running)
     finally:
         for each in lives:
             each.close()
+        runner.signals.look_after(jobs[0])
     runner.ended_by = next((each.attempt.ended_by for each in lives if each.attempt.ended_by), None)
     for each in lives:
         if each.attempt.outcome is not JobOutcome.LOST:
@@ -154,10 +188,27 @@ class _ChunkMember:
         self._runner = runner
         self.job = job
         self.attempt = Attempt(runner, job)
+        self.attempt.scoreboard = None  # the pool could settle only one of them, and guess how
         self._life = lived_in_steps(self.attempt, self.attempt.life(), answers, None)
         self.need: needs.Need | None = None
         """What its life waits for; None once it is over."""
         self.report: Report = NOTHING
+
+    @property
+    def instance(self) -> JobDefinition:
+        instance = self.attempt.instance
+        assert instance is not None  # noqa: S101 (it was made)
+        return instance
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was handled, or has settled itself."""
+        return self.attempt.is_handled or self.job.is_settled
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is known yet of how it ends."""
+        return self.report is NOTHING and not self.is_over
 
     def go_on(self, answer: object) -> None:
         """Send an answer into its life, which goes on to the next need, or to its end."""
@@ -172,23 +223,41 @@ class _ChunkMember:
         runner.leases.drop(job)
         if job.features:
             runner.let_go(job)
-        runner.signals.look_after(job)
 
 
 def _start(runner: Runner, members: Sequence[_ChunkMember]) -> None:
     """Start the jobs in one exchange, but for those that other limits concern."""
-    together = [each for each in members if not runner.limits_of(each.attempt)]
+    limited = {each for each in members if runner.limits_of(each.attempt)}
+    together = [each.job for each in members if each not in limited]
     if together:
         runner.watchdog.spare()
-        runner.settler.start_all([each.job for each in together], wait=True)
+        runner.settler.start_all(together, wait=True)
         for job, result in runner.settler.refused:
             runner.was_refused(job, result)
     for each in members:
-        if each in together:
-            started = each.job.has_started()
-        else:
+        if each in limited:
             started = runner.start(each.attempt, needs.BEGIN)
+        else:
+            started = each.job.has_started()
+        each.job.start_confirmed = started
         each.go_on(started)
+
+
+def _end(members: Sequence[_ChunkMember]) -> None:
+    """Bring started jobs to their ends: first those that are done, whose ends can wait.
+
+    Those that are given back go to the front of their queue, the first one last.
+    """
+    raised = [each for each in members if each.report.error is not None]
+    back = [each for each in raised if isinstance(each.report.error, JobGivenBack)]
+    for each in members:
+        if each.report.error is None:
+            each.go_on(each.report)
+    for each in raised:
+        if not isinstance(each.report.error, JobGivenBack):
+            each.go_on(each.report)
+    for each in reversed(back):
+        each.go_on(each.report)
 
 
 class _HandlerCall:
@@ -197,101 +266,168 @@ class _HandlerCall:
     def __init__(self, runner: Runner, members: Sequence[_ChunkMember]) -> None:
         self._runner = runner
         self._members = members
-        self._is_ended = False
+        self._score = runner.scores[0] if runner.scores else None
+        self._is_over = False
         """Whether a handler was ended from outside, which ends the worker."""
 
     def perform(self) -> None:
-        self._call([each for each in self._members if self._is_made(each)])
+        try:
+            made = [each for each in self._members if self._is_made(each)]
+            for each in made:
+                self._runner.leases.keep(each.job, 0)  # however many calls there will be
+            self._call(made)
+        finally:
+            if self._score is not None:
+                self._score.settling()
+                self._score.settled(deferred=False)
 
     def _is_made(self, each: _ChunkMember) -> bool:
         """Make the job's instance; a job that cannot be made has failed alone."""
+        if self._is_over:
+            return False
+        attempt = each.attempt
         try:
-            each.attempt.made()
+            attempt.made()
         except BaseException as error:  # noqa: BLE001 (whatever it raises is its outcome)
-            each.report = self._runner.reported(each.attempt, error)
+            if attempt.interrupts.fired is not None:
+                self._end_from_outside([each], attempt.interrupts.fired)
+            else:
+                each.report = self._runner.reported(attempt, error)
             return False
         finally:
-            each.attempt.interrupts.not_running()
+            attempt.interrupts.not_running()
         return True
 
     def _call(self, members: Sequence[_ChunkMember]) -> None:
-        members = [each for each in members if not each.job.is_settled]
-        if self._is_ended:
-            self._give_back(members)
-        if self._is_ended or not members:
-            return
-        error = self._called(members)
-        first = members[0].attempt
-        ended_by = first.interrupts.fired
-        if ended_by is not None:
-            self._end_from_outside(members, ended_by)
-        elif error is None:
-            return
-        elif len(members) == 1:
-            members[0].report = self._runner.reported(first, error)
-        else:
+        while (members := [each for each in members if each.is_open]) and not self._is_over:
+            call = ChunkCall([each.instance for each in members])
+            error = self._called(members, call)
+            ended_by = members[0].attempt.interrupts.fired
+            if ended_by is not None:
+                self._end_from_outside(members, ended_by)
+                return
+            if call.was_made and len(members) > 1:
+                self._take_in(members, error)
+                return
+            # It is alone, or a middleware or `set_up` has kept it from the call: others are not.
+            attempt = members[0].attempt
+            members[0].report = self._runner.reported(attempt, error)
+            attempt.is_handled = attempt.is_handled or error is None
+
+    def _take_in(self, members: Sequence[_ChunkMember], error: BaseException | None) -> None:
+        """Take in how a call ended that was about several jobs."""
+        if isinstance(error, JobGivenBack | RetryLater):
+            for each in members:
+                each.report = Report(error)
+        elif error is not None:
             log.warning(
                 "%s: a chunk of %d jobs failed (%s): each half is tried",
-                first.name, len(members), type(error).__name__,
+                members[0].attempt.name, len(members), type(error).__name__,
             )  # fmt: skip
             middle = (len(members) + 1) // 2
             self._call(members[:middle])
             self._call(members[middle:])
 
-    def _called(self, members: Sequence[_ChunkMember]) -> BaseException | None:
+    def _called(self, members: Sequence[_ChunkMember], call: ChunkCall) -> BaseException | None:
         """Call the handler under the timeout of the class. Returns what it raised."""
-        runner, first = self._runner, members[0].attempt
-        instances = [each.attempt.instance for each in members]
-        leader = instances[0]
-        assert leader is not None  # noqa: S101 (it was made)
-        object.__setattr__(leader, "_chunk", instances)
+        attempt = members[0].attempt
+        leader = members[0].instance
+        object.__setattr__(leader, "_chunk", call)
+        self._cover(attempt.limits.timeout)
         try:
-            first.interrupts.running(first.limits.timeout)
-            returned = current.context_of(first.job).run(
+            return self._returned(members, leader, call)
+        except Interruption as late:  # one that came while the call was ending
+            attempt.interrupts.not_running()
+            return late
+        finally:
+            object.__setattr__(leader, "_chunk", None)
+
+    def _cover(self, timeout: float) -> None:
+        """Watch the call, which has `timeout` seconds from now; 0 is no limit."""
+        limit = timeout + self._runner.options.grace if timeout else 0
+        self._runner.watch(limit)
+        if self._score is not None:
+            self._score.running(b"", limit)
+
+    def _returned(
+        self, members: Sequence[_ChunkMember], leader: JobDefinition, call: ChunkCall
+    ) -> BaseException | None:
+        runner, attempt = self._runner, members[0].attempt
+        try:
+            attempt.interrupts.running(attempt.limits.timeout)
+            returned = current.context_of(attempt.job).run(
                 execution.perform, leader, runner.middleware, runner.hooks
             )
-            first.interrupts.not_running()
+            if process.own.pid == runner.pid:
+                if pusher.own.tasks_open or pusher.own.elsewhere:
+                    pusher.wait()  # what its threads have dispatched comes before its end
+                if call.was_made:
+                    self._are_done(members, returned)
         except BaseException as error:  # noqa: BLE001 (whatever it raises is the jobs' outcome)
-            return error
+            return None if attempt.is_handled else error
         finally:
-            first.interrupts.not_running()
-            object.__setattr__(leader, "_chunk", None)
-        results = results_of(returned, len(members))
-        for each, result in zip(members, results, strict=True):
-            self._is_done(each, result)
+            if process.own.pid != runner.pid:
+                runner.end_fork()
+            attempt.interrupts.not_running()
         return None
 
-    def _is_done(self, each: _ChunkMember, result: object) -> None:
-        attempt = each.attempt
-        attempt.result = result
-        if attempt.has_succeeded() and attempt.instance is not None:
-            execution.call_hook(attempt.instance, "succeeded", hooks=self._runner.hooks)
-        each.report = NOTHING if result is None else Report(None, result)
+    def _are_done(self, members: Sequence[_ChunkMember], returned: object) -> None:
+        succeeded: list[JobDefinition] = []
+        for each, result in zip(members, results_of(returned, len(members)), strict=True):
+            attempt = each.attempt
+            attempt.result = result
+            if attempt.has_succeeded():
+                succeeded.append(each.instance)
+            if attempt.is_handled and result is not None:
+                each.report = Report(None, result)
+        for instance in succeeded:
+            execution.call_hook(instance, "succeeded", hooks=self._runner.hooks)
 
     def _end_from_outside(self, members: Sequence[_ChunkMember], error: Interruption) -> None:
-        """End jobs whose handler ran into its timeout, or was interrupted.
+        """End what is left of the chunk after a call was interrupted; the worker ends, too.
 
-        Which of several did it is not known: they go back uncounted, to be handled by halves.
+        Which of several ran into the timeout is not known: they go back uncounted, to be handled by
+        halves. One that is cancelled is known, and the others just go back.
         """
-        self._is_ended = True
-        if len(members) == 1:
-            attempt = members[0].attempt
-            members[0].report = self._runner.reported(attempt, error)
-            return
-        size = max(1, len(members) // 2)
+        self._is_over = True
+        attempt, why = members[0].attempt, str(error)
+        attempt.ended_by = error
+        if isinstance(error, JobCancelled):
+            why = "another job of its chunk was cancelled"
+            self._cancel(error)
+        elif _is_failure(error) and not attempt.is_handled:
+            why = "its chunk was ended, and it is handled in a smaller one"
+            if len(members) == 1:
+                members[0].report = self._runner.reported(attempt, error)
+            else:
+                self._halve(attempt.name, len(members), error)
+        for each in self._members:
+            if each.is_open:
+                each.report = Report(JobGivenBack(why))
+
+    def _cancel(self, error: JobCancelled) -> None:
+        """End the jobs that are to be cancelled, also those asked for meanwhile."""
+        found = [each for each in self._members if not each.is_over]
+        self._runner.watchdog.spare()
+        named = {error.uuid, *self._runner.cancellation.asked([each.job for each in found])}
+        for each in found:
+            if each.job.uuid in named:
+                each.report = Report(error)
+
+    def _halve(self, name: str, count: int, error: Interruption) -> None:
+        size = max(1, count // 2)
         log.warning(
             "%s: a chunk of %d jobs was ended (%s): for %d minutes at most %d are handled at once",
-            members[0].attempt.name, len(members), error, _LIMIT_FOR // 60, size,
+            name, count, error, _LIMIT_FOR // 60, size,
         )  # fmt: skip
+        self._runner.watchdog.spare()
         with suppress(BackendUnavailable):
-            _limit(self._runner.connection, members[0].attempt.name, size)
-        self._give_back(members)
-        members[0].attempt.ended_by = error
+            _limit(self._runner.connection, name, size)
 
-    def _give_back(self, members: Sequence[_ChunkMember]) -> None:
-        for each in members:
-            why = "its chunk failed, and it is handled in a smaller one"
-            each.report = Report(JobGivenBack(why))
+
+def _is_failure(error: Interruption) -> bool:
+    """Whether a job that is not known brought an interruption about: it hangs."""
+    return isinstance(error, JobTimedOut) or (isinstance(error, JobInterrupted) and not error.uuid)
 
 
 # -- chunks that had to be ended ------------------------------------------------------------------

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from qframe import events
 from qframe.connection import Connection
@@ -108,6 +109,8 @@ class Loop:
             self._presence.also = (of_tags, runner.by_tag.recorder)
             self._measuring.also = of_tags
         self._held: deque[ReservedJob] = deque()
+        self._gathered: Sequence[ReservedJob] = ()
+        """The jobs of a chunk that waits for more."""
         self._concurrency = runner.concurrency
         if self._concurrency is not None and self._concurrency.of_queues:
             runner.settler.reserve_after = self._reserve_within_limits
@@ -266,7 +269,7 @@ class Loop:
 
     def _here(self) -> list[ReservedJob]:
         """Returns the jobs that count against the limits of their queues."""
-        return [*self._held, *self.runner.running.copy()]
+        return [*self._held, *self._gathered, *self.runner.running.copy()]
 
     def _open(self) -> Sequence[str]:
         """Returns the queues from which a job may be taken now."""
@@ -302,38 +305,74 @@ class Loop:
         self._run(job)
         return True
 
-    def _run_chunk(self, first: ReservedJob, chunk: Chunk) -> Sequence[Attempt]:
-        """Runs a job together with others of its class; returns their attempts.
+    def _run_chunk(self, first: ReservedJob, chunk: Chunk) -> None:
+        """Runs a job, together with others of its class unless it may have ended its last worker.
 
         A worker that stops when its queues are empty does not wait for more.
         """
-        options = self.options
+        if chunks.may_have_ended_worker(first):
+            self._run(first)
+            return
+        options, within = self.options, chunk.within
         most = 1 if options.once else options.max_jobs - self.jobs if options.max_jobs else MOST
-        within = 0.0 if options.stop_when_empty else chunk.within
+        if options.stop_when_empty:
+            within = 0.0
+        elif options.max_time:
+            left = self._began + options.max_time - time.monotonic()
+            within = min(within, max(0.0, left))
         gathering = chunks.Gathering(
-            self.runner, first, min(chunk.size, most), within, self._held, self._reserved_from
-        )
-        if not gathering.collect():
-            return ()
+            self.runner, first, min(chunk.size, most), within, self._held,
+            self._reserved_from, self._may_gather,
+        )  # fmt: skip
+        jobs = self._gathered = gathering.jobs
+        is_complete = False
+        try:
+            is_complete = gathering.collect()
+        finally:
+            self._gathered = ()
+            if not is_complete:
+                self._held.extendleft(reversed(jobs))
+        if is_complete:
+            self._give_back_surplus()
+            for job in jobs[1:] if events.JobPopped.listeners else ():
+                events.fire(events.JobPopped, job)
+            if len(jobs) == 1:
+                self._run(jobs[0])
+            elif jobs:
+                self._run_together(jobs)
+
+    def _may_gather(self) -> bool:
+        self.control.look()
+        paused = self.signals.paused or self.control.paused
+        return not (paused or self.signals.quit or self.control.ends)
+
+    def _reserved_from(self, queue: str, limit: int) -> Sequence[ReservedJob] | None:
+        """Reserves more for a chunk; None if nothing may be taken from the queue now."""
+        if queue not in self._open():
+            return None
+        events.fire(events.JobPopping, self.connection.name, [queue])
+        return self.runner.settler.reserve([queue], limit)
+
+    def _give_back_surplus(self) -> None:
+        """Gives back jobs that a chunk had no use for, but for those that soon run here."""
+        surplus = [self._held.pop() for _ in range(len(self._held) - self._prefetch.limit())]
+        for job in reversed(surplus):
+            with suppress(SettleError):
+                self.runner.settler.give_back(job, End(State.WAITING))
+
+    def _run_together(self, jobs: Sequence[ReservedJob]) -> Sequence[Attempt]:
+        """Runs the jobs of a chunk; returns their attempts."""
         began = time.monotonic()
         try:
-            attempts = chunks.run(self.runner, gathering.jobs)
+            attempts = chunks.run(self.runner, jobs)
         except BackendUnavailable:
-            left = [job for job in gathering.jobs if not (job.has_started() or job.is_settled)]
+            left = [job for job in jobs if not (job.has_started() or job.is_settled)]
             self._held.extendleft(reversed(left))
             raise
         ran = sum(each.outcome is not JobOutcome.LOST for each in attempts)
         self._prefetch.ran((time.monotonic() - began) / max(1, ran))
         self.jobs += ran
         return attempts
-
-    def _reserved_from(self, queue: str, limit: int) -> Sequence[ReservedJob]:
-        events.fire(events.JobPopping, self.connection.name, [queue])
-        found = self.runner.settler.reserve([queue], limit)
-        if events.JobPopped.listeners:
-            for job in found:
-                events.fire(events.JobPopped, job)
-        return found
 
     def _run(self, job: ReservedJob) -> Attempt:
         try:

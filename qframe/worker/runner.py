@@ -138,7 +138,7 @@ class Runner(Shared):
     def reported(self, attempt: Attempt, error: BaseException | None) -> Report:
         """Reports a handler that raised `error`, or that an interruption was to end."""
         if process.own.pid != self.pid:
-            self._end_fork()
+            self.end_fork()
         ended_by = attempt.ended_by = attempt.interrupts.fired
         if ended_by is not None and not attempt.is_handled:
             error = ended_by  # even if the job swallowed it
@@ -166,7 +166,7 @@ class Runner(Shared):
             attempt.interrupts.not_running()
         return None
 
-    def _end_fork(self) -> None:
+    def end_fork(self) -> None:
         """Ends this process, a fork that a job has made and that returned from it.
 
         It has none of the worker's threads, and its job is the worker's to settle. It pushes its

@@ -54,6 +54,7 @@ class RunningAttempt(Protocol):
     job: ReservedJob
     name: str
     began: float
+    is_handled: bool
 
 
 class Shared:
@@ -142,5 +143,11 @@ class Shared:
         self._end(job, JobCancelled("cancelled while it ran"))
 
     def _end(self, job: ReservedJob, error: Interruption) -> None:
-        """Ends a job, from any thread, if it still runs."""
-        self.signals.end(error, lambda: job in self.running)
+        """Ends a job, from any thread, if its handler still runs."""
+        error.uuid = job.uuid
+
+        def still() -> bool:
+            attempt = self.running.get(job)
+            return attempt is not None and not attempt.is_handled
+
+        self.signals.end(error, still)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from qframe import Chunk, Queueable
@@ -91,5 +93,56 @@ class Slow(Queueable):
     def handle_many(cls, jobs: Sequence[Slow]) -> None:
         note("begun", len(jobs), os.getpid())
         time.sleep(4)
+        for job in jobs:
+            note("row", job.row, job.attempts)
+
+
+class Kills(Queueable):
+    """Row 2 kills its worker."""
+
+    row: int
+    chunk: ClassVar[Chunk | None] = Chunk(10, within=0.3)
+    tries: ClassVar[int | None] = 3
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Kills]) -> None:
+        note("call", len(jobs))
+        if any(job.row == 2 for job in jobs):
+            os.kill(os.getpid(), signal.SIGKILL)
+        for job in jobs:
+            note("row", job.row, job.attempts)
+
+
+class Stuck(Queueable):
+    """Row 0 does not end at its timeout."""
+
+    row: int
+    chunk: ClassVar[Chunk | None] = Chunk(10, within=0.3)
+    tries: ClassVar[int | None] = 3
+    timeout: ClassVar[Any] = 1.5
+    fail_on_timeout: ClassVar[bool] = True
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Stuck]) -> None:
+        note("call", len(jobs))
+        if any(job.row == 0 for job in jobs):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+            time.sleep(60)
+        for job in jobs:
+            note("row", job.row, job.attempts)
+
+
+class Sleeps(Queueable):
+    """Sleeps the first time."""
+
+    row: int
+    chunk: ClassVar[Chunk | None] = Chunk(5, within=0.3)
+    tries: ClassVar[int | None] = 1
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Sleeps]) -> None:
+        note("call", len(jobs))
+        if Path(os.environ["LEDGER"]).read_text().count("call") == 1:
+            time.sleep(60)
         for job in jobs:
             note("row", job.row, job.attempts)

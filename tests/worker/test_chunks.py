@@ -153,3 +153,72 @@ def test_chains_batches_and_results(chunks: Project) -> None:
     assert [row for row, _ in rows(chunks)] == [1, 2, 3, 21]
     assert len(chunks.notes("plain")) == 1
     assert push(chunks, f"job_status({uuid!r}).result") == ["42"]
+
+
+def ended(project: Project, *options: object) -> None:
+    """Run workers, one after the other, until no job is left."""
+    for _ in range(12):
+        project.work("--stop-when-empty", *options).wait(60)
+        if project.empty():
+            return
+        time.sleep(0.5)  # until the leases of a dead worker end
+    raise AssertionError(project.sizes())
+
+
+def test_a_job_that_kills_its_worker_uses_up_its_own_tries_alone(chunks: Project) -> None:
+    chunks.configure('jobs = ["chunking"]', retry_after=1.5)
+    push(chunks, "*bulk(Kills(row=number) for number in range(6))")
+    ended(chunks)
+    assert rows(chunks) == [(0, 2), (1, 2), (3, 2), (4, 2), (5, 2)]
+    assert sizes(chunks)[0] == 6
+    assert {*sizes(chunks)[1:]} == {1}
+    record = chunks.failure()
+    assert record.attempts == 3
+    assert "MaxAttemptsExceeded" in record.exception
+
+
+@_BY_ITSELF
+@pytest.mark.parametrize("options", [(), pytest.param(("--workers", 1), marks=pytest.mark.slow)])
+def test_a_chunk_that_is_ended_at_the_hard_timeout_fails_only_the_job_that_hangs(
+    chunks: Project, options: tuple[object, ...]
+) -> None:
+    """A pool, too, cannot know which of the jobs hung."""
+    chunks.configure('jobs = ["chunking"]', retry_after=1.5)
+    push(chunks, "*bulk(Stuck(row=number) for number in range(4))")
+    if options:
+        worker = chunks.work(*options, "--grace", 1)
+        wait_for(chunks.empty, "all to be over", 90)
+        worker.stop()
+    else:
+        ended(chunks, "--grace", 1)
+    assert rows(chunks) == [(1, 2), (2, 2), (3, 2)]
+    assert chunks.failure().attempts >= 2
+
+
+@_BY_ITSELF
+def test_one_job_of_a_running_chunk_is_cancelled(chunks: Project) -> None:
+    uuids = push(chunks, "*[Sleeps.dispatch(row=number).track(600).send() for number in range(4)]")
+    worker = chunks.work()
+    chunks.wait_for_note("call")
+    told = chunks.qframe("cancel", uuids[1], "--running")
+    assert (told.code, told.out) == (0, f"cancelled {uuids[1]}, which was running\n")
+    assert worker.wait() == 1
+    chunks.drain()
+    assert rows(chunks) == [(0, 1), (2, 1), (3, 1)], "in their first attempt"
+    assert sizes(chunks) == [4, 3], "not halved"
+    states = push(chunks, f"*[job_status(each).state.value for each in {uuids}]")
+    assert states == ["COMPLETE", "CANCELLED", "COMPLETE", "COMPLETE"]
+    assert not chunks.failed()
+
+
+@_BY_ITSELF
+def test_a_worker_that_is_told_twice_to_stop_gives_a_chunk_back_whole(chunks: Project) -> None:
+    push(chunks, "*bulk(Sleeps(row=number) for number in range(4))")
+    worker = chunks.work()
+    chunks.wait_for_note("call")
+    worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGTERM)
+    worker.wait()
+    chunks.drain()
+    assert sizes(chunks) == [4, 4]
+    assert rows(chunks) == [(number, 1) for number in range(4)]
