@@ -17,7 +17,7 @@ from qframe.contracts.history import History
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Sizes
 from qframe.contracts.status import State
-from qframe.contracts.step import Operation, Release, Result, Step
+from qframe.contracts.step import Operation, Release, Reservation, Result, Step
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.lookup import LookResult, look
 from qframe.drivers.store import Store
@@ -37,6 +37,8 @@ from qframe.payload import envelope, timing
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import queue_name
 
+_INTERNAL = b'"job":"qframe.features.'
+"""What the payloads of qframe's own jobs have."""
 _PAGE = 500
 
 
@@ -333,17 +335,21 @@ class Connection:
     def clear(self, queue: str | None = None) -> int:
         """Delete the ready and delayed jobs of a queue. Returns how many there were.
 
-        Jobs with features are removed one by one, which frees their locks.
+        Jobs with features are removed one by one, which frees their locks. What flows and batches
+        need to go on stays.
         """
         self.need(Capability.PURGE)
         name = queue_name(queue or self.default_queue)
-        count = group.clear(self.context, name)
+        count, internal = group.clear(self.context, name), list[Reservation]()
         if Capability.SEARCH in self.capabilities:
             for feature in self.context.features:
                 for found in self._waiting_with(name, feature.key):
                     count += self.remove(found)
             count += sum(map(self.remove, self._waiting_with_steps(name)))
+            internal = self._held_internal(name)
         count += self.backend.purge(name)
+        if internal:  # if this is not reached, they come back when their leases end
+            self.backend.apply(*(Step(each, Release()) for each in internal))
         if Capability.SEARCH in self.capabilities:
             group.forget_missing(self.context, name, partial(self._is_there, name))
         return count
@@ -352,9 +358,17 @@ class Connection:
         """Whether a job waits, runs, or is kept as failed."""
         return self.find(uuid, queue) is not None or self.failed.find(uuid) is not None
 
+    def _held_internal(self, queue: str) -> list[Reservation]:
+        """Take the waiting jobs of qframe itself, so that a purge leaves them."""
+        taken = map(self.backend.take, self._waiting_with_text(queue, _INTERNAL))
+        return [each for each in taken if each is not None]
+
     def _waiting_with(self, queue: str, key: str) -> Iterator[Found]:
         """Iterate over waiting jobs whose payload may have a key."""
-        text = f'"{key}"'.encode()
+        return self._waiting_with_text(queue, f'"{key}"'.encode())
+
+    def _waiting_with_text(self, queue: str, text: bytes) -> Iterator[Found]:
+        """Iterate over waiting jobs with a text in their payload, until the caller took all."""
         while found := [
             each
             for each in self.backend.search(queue, text)

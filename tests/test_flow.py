@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
+from collections import Counter, OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -293,6 +297,70 @@ def test_a_job_that_takes_a_result_belongs_into_its_flow(flow: Flow) -> None:
         dispatch(job).send()
     with refused("add it to that one's flow"):
         chain([job]).dispatch()
+
+
+def test_a_job_of_a_flow_is_not_dispatched_alone(flow: Flow) -> None:
+    job = Takes(number=flow.add(Price()).result)
+    flow.add(job)
+    with refused("add it to that one's flow, and dispatch the flow"):
+        dispatch(job).send()
+    flow.dispatch()
+    drain()
+    assert RAN == ["price", (990, None)]
+
+
+def test_a_job_with_a_result_is_copied_with_other_fields(flow: Flow) -> None:
+    price = flow.add(Price())
+    job = Takes(number=price.result)
+    flow.add(dataclasses.replace(job, other=3))
+    flow.add(dataclasses.replace(job, other=price.result))
+    flow.add(dataclasses.replace(job, number=4))
+    flow.add(copy.deepcopy(job))
+    flow.add(dataclasses.replace(Takes(number=1), number=price.result))
+    flow.dispatch()
+    drain()
+    assert Counter(RAN[1:]) == Counter([(990, 3), (990, 990), (4, None), *[(990, None)] * 2])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda result: result["a"],
+        lambda result: result[0],
+        lambda result: result > 2,
+        lambda result: result + "x",
+        lambda result: [*result],
+        lambda result: {result},
+        len,
+        lambda result: f"order {result}",
+        str,
+        lambda result: "yes" if result else "no",
+        lambda result: GroupedByNumber(number=result).wire_group(),
+        lambda result: NamedByNumber(number=result).unique_id(),
+    ],
+)
+def test_a_result_is_not_known_before(flow: Flow, use: Callable[[Any], object]) -> None:
+    price = flow.add(Price())
+    with refused("the result of Price> is not known before the flow runs: a field of a later"):
+        use(price.result)
+    assert repr(price.result) == "<the result of Price>"
+
+
+class GroupedByNumber(Takes):
+    group = "order:{number}"
+
+
+class NamedByNumber(Lonely):
+    def unique_id(self) -> str:
+        return str(self.number)
+
+
+def test_a_result_in_another_kind_of_dict(flow: Flow) -> None:
+    price = flow.add(Price())
+    flow.add(TakesAny(value=OrderedDict(a=price.result)))
+    flow.dispatch()
+    drain()
+    assert RAN == ["price", {"a": 990}]
 
 
 def test_a_class_that_is_unique_by_its_fields_takes_no_results(flow: Flow) -> None:

@@ -182,21 +182,19 @@ def _found(connections: JobConnections, identity: str) -> tuple[Connection, Batc
 def _retry(connections: JobConnections, queue: Connection, found: Batch) -> int:
     """Queues the failed jobs of a batch again; returns the exit code."""
     batches, record = _kept(queue), found.record
-    uuids = batches.failures(found.id, record.failed) if record.failed else ()
+    was_cancelled = record.cancelled_at is not None
     # The jobs may have been retried one by one, which leaves the batch cancelled.
-    if not uuids and (record.cancelled_at is None or "catch" not in record.notified):
+    if not (record.failed or (was_cancelled and "catch" in record.notified)):
         say(f"{found.id}: no member has failed")
         return 0
-    revived = batches.revive(found.id)  # first, or the jobs could find it cancelled
+    uuids = batches.reopen(found.id)  # first, or the jobs could find it cancelled
     stores = connections.failed_stores()
     kept = [each for each in (find_failed(stores, uuid) for uuid in uuids) if each is not None]
     count, code = connections.queue_again(kept)
-    if not uuids and record.is_finished:
-        batches.close(found.id)  # it has: this makes workers look again
     said = [f"{found.id}: queued {count} failed jobs again"]
     if len(kept) < len(uuids):
         said.append(f"{len(uuids) - len(kept)} are not among the failed jobs (any more)")
-    if revived:
+    if was_cancelled:
         said.append("the batch is no longer cancelled")
     say("; ".join(said))
     return code

@@ -112,10 +112,14 @@ class FlowRun:
     def retry(self) -> int:
         """Retry the failed jobs of the flow, which then goes on. Returns how many there were."""
         store, count = self._connection.failed, 0
-        for identity in self.failed_jobs():
+        for identity in self.reopen():
             record = store.find(identity)
             count += record is not None and retry(manager.default(), store, record)
         return count
+
+    def reopen(self) -> list[str]:
+        """Let failed batches of the flow go on. Returns the ids of its failed jobs, to retry."""
+        return self._flows().reopen(self.id)
 
     def _flows(self) -> FlowStore:
         flows = self._connection.flows()

@@ -27,6 +27,7 @@ from qframe.dispatch.pending_batch import PendingBatch
 from qframe.dispatch.within import joined
 from qframe.exceptions import InvalidFlow
 from qframe.features.chain import ChainPlan
+from qframe.features.context import Prepared
 from qframe.features.flow import BLOCK, CANCEL, CONTINUE, Edges, NodePlace
 from qframe.features.flows import FlowPlan, NodePlan
 from qframe.hooks import OpenTransaction
@@ -169,16 +170,25 @@ class _MapNode(Node):
 
     def plan(self, connection: Connection, queue: str | None, identity: str) -> ChainPlan:
         with forks.undisturbed():
-            from qframe.features.flow_jobs import EndFlowMap, ExpandFlowMap  # noqa: PLC0415 (its jobs would cost every program time)
+            from qframe.features.flow_jobs import (  # noqa: PLC0415 (its jobs would cost every program time)
+                EndFlowMap,
+                ExpandFlowMap,
+                sealed_value,
+            )
 
         job = own_job(self.mapped, connection, "a flow")
         place = NodePlace(identity, self.number)
         template = connection.prepare(job, job.queue or queue, seconds(job.delay), place.keys())
         end = connection.prepare(EndFlowMap(of=identity, node=self.number), queue, 0, {})
+        over = references.template_of(self._over, self.label)
+        if job.encrypted:
+            over = references.sealed(
+                over, partial(sealed_value, connection.context, _name(template))
+            )
         expand = ExpandFlowMap(
             of=identity,
             node=self.number,
-            over=references.template_of(self._over, self.label),
+            over=over,
             into=self._into[0] if len(self._into) == 1 else "",
             template=template.fields(),
             end_job=end.fields(),
@@ -423,7 +433,9 @@ class Flow(Pending):
             after = sorted(each.number for each in node.before)
             is_map = isinstance(node, _MapNode)
             uuid_ = "" if is_map else jobs.links[0].uuid
-            edges = Edges(node.label, uuid_, node.on_failure, after, to[node.number], is_map)
+            edges = Edges(
+                node.label, uuid_, node.on_failure, after, to[node.number], is_map, jobs.batches()
+            )
             join = None
             if len(after) > 1:
                 job = JoinFlowNode(of=identity, node=node.number)
@@ -439,6 +451,11 @@ class Flow(Pending):
             callbacks=connection.prepare(RunFlowCallbacks(of=identity), queue, 0, {}),
             follow=connection.prepare(FollowFlowNode(of=identity, node=-1), queue, 0, {}),
         )
+
+
+def _name(prepared: Prepared) -> str:
+    assert prepared.message is not None  # noqa: S101 (just built)
+    return str(prepared.message["job"])
 
 
 def _refer(node: Node, job: JobDefinition, apart: Sequence[str] = ()) -> None:

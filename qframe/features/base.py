@@ -67,7 +67,9 @@ class Plan(Step):
 
     operations: list[Operation]
 
-    __slots__ = ("after", "continues", "instead", "is_alone", "is_awaited", "waited_for")
+    __slots__ = (
+        "after", "continues", "instead", "is_alone", "is_awaited", "is_cut_off", "waited_for",
+    )  # fmt: skip
 
     def __init__(self, reservation: Reservation | None = None, *operations: Operation) -> None:
         self.reservation = reservation
@@ -77,6 +79,8 @@ class Plan(Step):
         """Whether a caller must wait for the result: the step may be refused."""
         self.continues = False
         """Whether the job's chain continues with the step: its batch does not count it yet."""
+        self.is_cut_off = False
+        """Whether nothing is kept (any more) of the job's chain, which cannot continue."""
         self.is_awaited = False
         """Whether what a suspended job waits for is there: it is released without its delay."""
         self.is_alone = False

@@ -194,7 +194,9 @@ def _plan_node_end(
 ) -> None:
     """End the node of a flow that ends with this batch; `failed` is the id of what failed it."""
     at, name = round(time.time(), 3), record.name or "a batch"
-    if failed:
+    if failed == record.id and not record.failed:
+        ended = flow.Ended(NodeState.CANCELLED, at, record.id, name, remark="cancelled")
+    elif failed:
         words = _failure(record) if failed == record.id else "its chain was refused"
         ended = flow.Ended(NodeState.FAILED, at, failed, name, words)
     else:

@@ -329,6 +329,30 @@ class BatchStore:
 
         return self._change(identity, revived)
 
+    def reopen(self, identity: str) -> list[str]:
+        """Let a batch go on that failed, and failed batches in it. Returns its failed jobs.
+
+        They are to be retried. If they were before, the end of the batch is counted now.
+        """
+        found: list[str] = []
+        seen, left = {identity}, [identity]
+        while left:
+            batch = left.pop(0)
+            self.revive(batch)
+            record = self.read(batch)
+            if record is None:
+                continue
+            uuids = self.failures(batch, record.failed) if record.failed else []
+            if record.is_finished and not uuids:
+                self.close(batch)  # workers look again
+            for uuid in uuids:
+                if self.read(uuid) is None:
+                    found.append(uuid)
+                elif uuid not in seen:
+                    seen.add(uuid)
+                    left.append(uuid)
+        return found
+
     def _change(
         self, identity: str, fields: Callable[[StoredBatch], Mapping[str, object] | None]
     ) -> bool:

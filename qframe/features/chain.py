@@ -47,6 +47,7 @@ from qframe.features.context import Context, Prepared
 from qframe.features.refused import REFUSED, RefusedText, refuse
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.features.status import as_json
+from qframe.jobs.references import NODE_KEY
 from qframe.payload import envelope, tracebacks
 from qframe.payload.encryption import is_encrypted
 from qframe.payload.signature import OVERHEAD, unsealed
@@ -61,6 +62,8 @@ CAUSE = "cause"
 """Key of a callback's payload: the job that failed, and its error."""
 KEPT = 30 * 86400.0
 """Seconds that a chain is kept after its last step, in addition to its delays."""
+KEPT_IN_FLOW = 365 * 86400.0
+"""The same for a chain that is a node of a flow: as long as the flow."""
 _SHOWN = 50
 """The most following links that are listed by name."""
 _TRIES = 100
@@ -81,6 +84,11 @@ class ChainPlan(NamedTuple):
         """Return everything except the jobs, as values that JSON can carry."""
         links, catch = ([each.fields() for each in jobs] for jobs in (self.links, self.catch))
         return {"chain": self.id, "links": links, "catch": catch}
+
+    def batches(self) -> list[str]:
+        """Return the ids of the batches among the links, which were just built."""
+        links = ((each.message or {}).get(KEY) or {} for each in self.links)
+        return [batch for each in links if (batch := named_id(each, "batch"))]
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], *, vouched: bool = True) -> ChainPlan:
@@ -127,6 +135,7 @@ class ChainFeature(Feature):
                 return
             if goes_on is None:
                 log.warning("%s %s: nothing is kept of its chain (any more)", job.name, uuid)
+                plan.is_cut_off = True
             plan.continues = bool(goes_on)
             return
         (text,) = context.backend.read(_key(chain))
@@ -217,12 +226,13 @@ def plan_first(context: Context, chain: ChainPlan) -> tuple[Pushing, Plan]:
     plan, pushing = Plan(), context.pushing(chain.links[0])
     if chain.id:
         delays = sum(link.delay for link in chain.links)
-        ttl = KEPT + delays
+        kept = KEPT_IN_FLOW if NODE_KEY in pushing.message else KEPT
+        ttl = kept + delays
         for link, behind in itertools.pairwise(chain.links):
             plan.add(stored_jobs(context, _link_key(chain.id, link.uuid), [behind], ttl, one=True))
         if chain.catch:
             plan.add(stored_jobs(context, _catch_key(chain.id), chain.catch, ttl))
-        head = {"at": pushing.uuid, "last": chain.links[-1].uuid, "delays": delays}
+        head = {"at": pushing.uuid, "last": chain.links[-1].uuid, "delays": delays, "kept": kept}
         plan.add(Set(_key(chain.id), _json(head), ttl))
     context.plan_push(pushing, plan)
     if events.JobQueued.listeners:
@@ -294,7 +304,7 @@ def plan_next(
     head = _head(text)
     if head is None:
         plan.add(Expect(_key(chain), text))
-        head = {"at": uuid, "last": "", "delays": 0}
+        head = {"at": uuid, "last": "", "delays": 0, "kept": KEPT}
         raise LinkRefused(_key(chain), text, head, InvalidPayload("what is kept of it is no chain"))
     if head["at"] != uuid:
         return True
@@ -306,7 +316,7 @@ def plan_next(
         if returned is not None:
             link = _with_result(context, link, returned)
         if not plan_prepared(context, link, plan, follows=uuid):
-            plan.add(Set(_key(chain), _json(head), KEPT + link.delay))
+            plan.add(Set(_key(chain), _json(head), head["kept"] + link.delay))
             return True
         (record,) = context.backend.read(_link_key(chain, link.uuid))
     if head["at"] != head["last"]:
@@ -347,7 +357,7 @@ def plan_refused(context: Context, chain: str, refused: LinkRefused, queue: str,
     recorded = refuse(
         context, plan, RefusedText(refused.key, refused.text, what, refused.error), queue
     )
-    plan.add(Set(_key(chain), _json({**refused.head, "at": REFUSED}), KEPT))
+    plan.add(Set(_key(chain), _json({**refused.head, "at": REFUSED}), refused.head["kept"]))
     plan_catch(context, chain, plan, (recorded, REFUSED, _words(refused.error)), queue)
     return recorded
 
@@ -504,7 +514,7 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
             return False
         head["delays"] += link.delay
         head["added"] = head.get("added", 0) + 1
-        kept = KEPT + head["delays"]
+        kept = head["kept"] + head["delays"]
         place = uuid if first else head["last"]
         plan = Plan()
         plan.add(
@@ -535,7 +545,8 @@ def _head(text: str) -> dict[str, Any] | None:
     """Read where a chain is; None if the text is not valid."""
     try:
         head = from_json(text)
-        counts = head["delays"], head.get("gone", 0), head.get("added", 0)
+        head.setdefault("kept", KEPT)
+        counts = head["delays"], head.get("gone", 0), head.get("added", 0), head["kept"]
         if all(isinstance(head[each], str) for each in ("at", "last")) and min(counts) >= 0:
             found: dict[str, Any] = head
             return found

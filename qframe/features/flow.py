@@ -46,16 +46,15 @@ from qframe.features.context import Context, Prepared
 from qframe.features.refused import RefusedText, refuse
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.features.status import as_json
+from qframe.jobs.references import NODE_KEY, Template, filled, nodes_of
 from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
-from qframe.jobs.references import Template, filled, nodes_of
 from qframe.payload import encryption, envelope, secret, tracebacks
 from qframe.payload.text import one_line
 
 log = logging.getLogger("qframe")
 
-KEY = "flow"
-"""Payload key: the flow and node that a job belongs to."""
-KEPT = 365 * 86400.0
+KEY = NODE_KEY
+KEPT = chain.KEPT_IN_FLOW
 """Seconds that everything is kept, from when it was written."""
 KEPT_AFTER = 7 * 86400.0
 """Seconds that results are kept after the end of a flow in which nothing has failed."""
@@ -67,6 +66,8 @@ AT_ONCE = 100
 """Facts that are read or written together."""
 BLOCK, CONTINUE, CANCEL = "block", "continue", "cancel"
 _MOST = 2**31
+_MOST_ITEMS = 10_000_000
+"""Jobs of a map above which what is kept of it was certainly not written here."""
 
 
 class NodePlace(NamedTuple):
@@ -152,6 +153,8 @@ class Edges(NamedTuple):
     to: Sequence[tuple[int, int]]
     """The following nodes, each with this node's number among those before it; -1: the only one."""
     is_map: bool = False
+    batches: Sequence[str] = ()
+    """The ids of the batches in it."""
 
     def goes_on(self, state: NodeState) -> bool:
         """Whether the following nodes begin after this end of the node."""
@@ -179,6 +182,8 @@ class Ended(NamedTuple):
     jobs: int | None = None
     """How many jobs a map has; their results are its result."""
     result: Any = None
+    was_encrypted: bool = False
+    """Whether the result was stored encrypted."""
 
 
 def written_edges(context: Context, flow: str, node: int, edges: Edges) -> Set:
@@ -194,7 +199,8 @@ def read_edges(context: Context, flow: str, node: int, text: str | None) -> Edge
     try:
         edges = Edges(**found)
         to = [(int(number), int(slot)) for number, slot in edges.to]
-        return edges._replace(to=to, after=[int(each) for each in edges.after])
+        after, batches = [int(each) for each in edges.after], [str(each) for each in edges.batches]
+        return edges._replace(to=to, after=after, batches=batches)
     except (ValueError, TypeError) as error:
         raise InvalidPayload(f"node {node} of the flow {flow} cannot be read: {error}") from None
 
@@ -205,6 +211,7 @@ def written_state(
     """Return the fact with how a node has ended, and with the JSON of its result."""
     fields = {name: value for name, value in ended._asdict().items() if value not in {None, ""}}
     fields.pop("result", None)
+    fields.pop("was_encrypted")
     if result and encrypt:
         message = b'{"job":%s,"data":%s}' % (to_json(key), result.encode())
         fields |= context.keyring.sealed(key, message)
@@ -226,7 +233,11 @@ def read_state(context: Context, key: str, text: str | None) -> Ended | None:
         if encryption.KEY in found:
             found["result"] = context.keyring.opened(key, {encryption.KEY: found[encryption.KEY]})
             del found[encryption.KEY]
-        return Ended(**{**found, "state": NodeState(found["state"])})
+            found["was_encrypted"] = True
+        ended = Ended(**{**found, "state": NodeState(found["state"])})
+        if ended.jobs is not None and not 0 <= ended.jobs <= _MOST_ITEMS:
+            raise ValueError(f"{ended.jobs} jobs")
+        return ended
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidPayload(f"what is kept as {key} cannot be read: {error}") from None
 
@@ -263,27 +274,38 @@ def read_jobs(context: Context, flow: str, node: int, text: str) -> ChainPlan:
 # -- results --------------------------------------------------------------------------------------
 
 
-def results(context: Context, flow: str, nodes: Iterable[int]) -> dict[int, Any]:
-    """Read the results of nodes: None for one without; a list for a map.
+class Value(NamedTuple):
+    """A value with results in it."""
+
+    value: Any
+    was_encrypted: bool
+    """Whether one of the results was stored encrypted."""
+
+
+def results(context: Context, flow: str, nodes: Iterable[int]) -> Value:
+    """Read the results of nodes, by number: None for one without; a list for a map.
 
     Raises `ResultMissing` for one that JSON could not carry, or that is not kept (any more).
     """
     wanted = sorted({*nodes})
     found: dict[int, Any] = {}
+    was_encrypted = False
     for node, ended in states(context, [state_key(flow, node) for node in wanted]):
         number = wanted[node]
         if ended is None:
             raise ResultMissing(f"the result of node {number} is not kept (any more)")
+        was_encrypted |= ended.was_encrypted
         if ended.jobs is None:
             found[number] = _result_of(ended, f"node {number}")
             continue
         keys = [f"{state_key(flow, number)}:{item}" for item in range(ended.jobs)]
-        items = states(context, keys)
+        items = [*states(context, keys)]
+        was_encrypted |= any(each is not None and each.was_encrypted for _, each in items)
         found[number] = [
             None if each is None else _result_of(each, f"job {item} of node {number}")
             for item, each in items
         ]
-    return found
+    return Value(found, was_encrypted)
 
 
 def _result_of(ended: Ended, what: str) -> Any:  # noqa: ANN401 (any JSON value)
@@ -300,17 +322,18 @@ def states(context: Context, keys: Sequence[str]) -> Iterator[tuple[int, Ended |
             yield place, read_state(context, key, text)
 
 
-def value_of(context: Context, flow: str, template: Template, sealed_for: str = "") -> Any:  # noqa: ANN401 (any JSON value)
+def value_of(context: Context, flow: str, template: Template, sealed_for: str = "") -> Value:
     """Return the value of a template with the results of nodes in it.
 
     Raises `ResultMissing`, `InvalidArguments`, `InvalidSignature`, `CannotDecrypt` or
     `InvalidPayload`.
     """
     try:
-        found = results(context, flow, nodes_of(template))
-        return filled(
+        found, was_encrypted = results(context, flow, nodes_of(template))
+        value = filled(
             template, found.__getitem__, lambda data: context.keyring.opened(sealed_for, data)
         )
+        return Value(value, was_encrypted)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(error, QframeError):
             raise
@@ -361,7 +384,7 @@ class FlowFeature(Feature):
             return data
         name = str(job.payload.get("job"))
         found = {
-            str(field): value_of(job.context, place.flow, template, name)
+            str(field): value_of(job.context, place.flow, template, name).value
             for field, template in templates.items()
         }
         return {**data, **found}
@@ -371,11 +394,7 @@ class FlowFeature(Feature):
         place = NodePlace.of(job.payload)
         if place is None or plan.continues or not end.state.is_final:
             return
-        state = _ENDS[end.state]
-        if job.broken_chain:
-            state = NodeState.FAILED
-        elif state is NodeState.SKIPPED:
-            state = job.read_once(KEY, lambda: NodeState.SKIPPED)
+        state = _state_after(job, end, plan)
         if place.expands and state is NodeState.DONE:
             return
         plan.waited_for = True
@@ -398,7 +417,7 @@ class FlowFeature(Feature):
         if end.state is not State.SKIPPED or state is not NodeState.DONE:  # done before
             plan.add(written_state(context, place.state_key, ended, text, encrypt=encrypt))
         failed = state in {NodeState.FAILED, NodeState.CANCELLED}
-        label = f"{place.item}:{ended.uuid}" if failed else ""
+        label = f"{place.item}:{ended.uuid}" if state is NodeState.FAILED else ""
         plan.add(Arrive(map_key(place.flow, place.node), place.item, failed, label))
 
 
@@ -410,9 +429,21 @@ _ENDS = {
 }
 
 
+def _state_after(job: ReservedJob, end: End, plan: Plan) -> NodeState:
+    """Return how a node has ended whose last job ends like this."""
+    if job.broken_chain:
+        return NodeState.FAILED
+    state = _ENDS[end.state]
+    if state is NodeState.SKIPPED:
+        return job.read_once(KEY, lambda: NodeState.SKIPPED)
+    return NodeState.FAILED if state is NodeState.DONE and plan.is_cut_off else state
+
+
 def _words(job: ReservedJob, end: End) -> str:
     if job.broken_chain:
         return "the next link of its chain was refused"
+    if end.state is State.COMPLETE:
+        return "what follows in its chain is not kept any more"
     error = end.error
     return tracebacks.brief(error, 500) if isinstance(error, BaseException) else str(error or "")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pydantic_core import to_json
@@ -12,7 +12,9 @@ from qframe.contracts.step import Close, Expect, Extend, Open, Push, Set
 from qframe.exceptions import (
     BackendUnavailable,
     CannotDecrypt,
+    ConfigurationError,
     InvalidArguments,
+    InvalidJob,
     InvalidPayload,
     InvalidSignature,
     ResultMissing,
@@ -27,6 +29,18 @@ from qframe.jobs.definition import JobDefinition
 from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
 from qframe.payload import encryption, envelope
 from qframe.payload.signature import is_signed
+from qframe.payload.text import one_line
+
+_LASTING = (
+    InvalidSignature,
+    InvalidPayload,
+    InvalidJob,
+    CannotDecrypt,
+    ConfigurationError,
+    ResultMissing,
+)
+"""Errors that another attempt would meet again."""
+_DIGITS = 12
 
 
 class FlowJob(JobDefinition):
@@ -42,7 +56,7 @@ class FlowJob(JobDefinition):
         """Do it; the job fails at once if what is kept of the flow is refused."""
         try:
             act(self._flows())
-        except (InvalidSignature, InvalidPayload, CannotDecrypt, ResultMissing) as error:
+        except _LASTING as error:
             self.fail(error)
 
     def _flows(self) -> FlowStore:
@@ -121,58 +135,54 @@ class ExpandFlowMap(FlowJob):
 
     def _expand(self, flows: FlowStore) -> None:
         context, key = flows.context, flow.map_key(self.of, self.node)
-        items = flow.value_of(context, self.of, self.over)
+        vouched = is_signed(self.job.raw_body)
+        template = Prepared.of(self.template, vouched=vouched)
+        message = envelope.parse(template.raw)
+        items, were_encrypted = flow.value_of(context, self.of, self.over, str(message.get("job")))
         if not isinstance(items, list):
             self.fail(InvalidArguments(f"map() takes a list, not {type(items).__name__}"))
             return
-        vouched = is_signed(self.job.raw_body)
-        template = Prepared.of(self.template, vouched=vouched)
-        begun = self._begin(flows, key, len(items), Prepared.of(self.end_job, vouched=vouched))
-        message = envelope.parse(template.raw)
-        for first, jobs in self._portions(context, template, message, items, begun):
-            plan = Plan()
-            plan.add(Expect(key, str(first)), Set(key, str(first + len(jobs)), KEPT))
-            for job in jobs:
+        encrypt = were_encrypted or encryption.is_encrypted(message)
+        self._begin(flows, key, len(items), Prepared.of(self.end_job, vouched=vouched))
+
+        def next_portion(plan: Plan) -> bool:
+            text, first = self._pushed(context, key, len(items))
+            some = items[first : first + AT_ONCE]
+            written = context.sealed(key, str(first + len(some)))
+            plan.add(Expect(key, text), Set(key, written, KEPT))
+            for number, item in enumerate(some, first):
+                job = self._job_of(context, template, message, number, item, encrypt=encrypt)
                 if chain.plan_prepared(context, job, plan):
-                    place = NodePlace.of(job.message or {})
-                    assert place is not None  # noqa: S101 (written below)
+                    place = NodePlace(self.of, self.node, number)
                     flow.plan_passed_over(context, place, job.uuid, plan)
-            flows.apply(plan)  # refused if another run has pushed them
+            return bool(some)
+
+        while flows.repeated(self.of, next_portion):
+            pass
         flows.apply(Plan(None, Close(key)))
 
-    def _begin(self, flows: FlowStore, key: str, size: int, end_job: Prepared) -> int:
-        """Make the latch that counts the jobs. Returns how many were pushed before."""
-        backend = flows.context.backend
-        (text,) = backend.read(key)
-        if text is None:
-            then = flows.context.pushing(end_job)
+    def _begin(self, flows: FlowStore, key: str, size: int, end_job: Prepared) -> None:
+        """Make the latch that counts the jobs, unless a run before has made it."""
+        context = flows.context
+        if context.backend.read(key) == [None]:
+            then = context.pushing(end_job)
             flows.apply(Plan(None, Open(key, Push(then.queue, then.raw), ttl=KEPT)))
-            plan = Plan(None, Expect(key, None), Set(key, "0", KEPT))
+            plan = Plan(None, Expect(key, None), Set(key, context.sealed(key, "0"), KEPT))
             if size:
                 plan.add(Extend(key, size))
             flows.apply(plan)
-            (text,) = backend.read(key)
+
+    def _pushed(self, context: Context, key: str, size: int) -> tuple[str, int]:
+        """Return what is kept of the map, and so how many of its jobs were pushed."""
+        (text,) = context.backend.read(key)
         if text is None:
             raise BackendUnavailable(f"the map {self.node} of the flow {self.of} is gone again")
-        return int(text)
-
-    def _portions(
-        self,
-        context: Context,
-        template: Prepared,
-        message: dict[str, Any],
-        items: Sequence[Any],
-        begin: int,
-    ) -> Iterator[tuple[int, list[Prepared]]]:
-        for first in range(begin, len(items), AT_ONCE):
-            some = items[first : first + AT_ONCE]
-            yield (
-                first,
-                [
-                    self._job_of(context, template, message, number, item)
-                    for number, item in enumerate(some, first)
-                ],
-            )
+        count = context.opened(key, text).text
+        if not (
+            count.isascii() and count.isdigit() and len(count) < _DIGITS and int(count) <= size
+        ):
+            raise InvalidPayload(f"what is kept as {key} is no count: {one_line(count, 40)}")
+        return text, int(count)
 
     def _job_of(
         self,
@@ -181,22 +191,24 @@ class ExpandFlowMap(FlowJob):
         message: dict[str, Any],
         number: int,
         item: Any,  # noqa: ANN401 (any JSON value)
+        *,
+        encrypt: bool,
     ) -> Prepared:
         identity = str(uuids.uuid5(uuids.NAMESPACE_OID, f"{self.of}:{self.node}:{number}"))
         fields = {self.into: item} if self.into or not isinstance(item, dict) else item
         name = str(message.get("job"))
-        if encryption.is_encrypted(message):
-            sealed = {key: ["e", _sealed(context, name, value)] for key, value in fields.items()}
+        if encrypt:
+            given = {key: ["e", sealed_value(context, name, each)] for key, each in fields.items()}
         else:
-            sealed = {key: ["v", value] for key, value in fields.items()}
+            given = {key: ["v", value] for key, value in fields.items()}
         more = {
             **NodePlace(self.of, self.node, number).keys(),
-            REFERENCES: {**message.get(REFERENCES, {}), **sealed},
+            REFERENCES: {**message.get(REFERENCES, {}), **given},
         }
         own = {**message, "uuid": identity, "id": identity}
         envelope.add(own, more)
         return template._replace(uuid=identity, raw=envelope.encode(own), message=own)
 
 
-def _sealed(context: Context, name: str, value: Any) -> dict[str, str]:  # noqa: ANN401 (any JSON value)
+def sealed_value(context: Context, name: str, value: Any) -> dict[str, str]:  # noqa: ANN401 (any JSON value)
     return context.keyring.sealed(name, b'{"job":%s,"data":%s}' % (to_json(name), to_json(value)))

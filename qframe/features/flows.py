@@ -29,6 +29,7 @@ from qframe.contracts.step import (
 from qframe.exceptions import (
     BackendUnavailable,
     InvalidPayload,
+    InvalidSignature,
     QframeError,
 )
 from qframe.features import batches, chain, flow
@@ -44,6 +45,8 @@ log = logging.getLogger("qframe")
 T = TypeVar("T")
 
 _TRIES = 100
+_LABELS = 1000
+"""Failed members of a latch that are looked at."""
 _PAGE = 200
 
 
@@ -109,9 +112,9 @@ class FlowStore:
         """
         first = [number for number, node in enumerate(plan.nodes) if not node.edges.after]
         at_once = len(first) <= MANY
+        created = time.time()
         opens = self._opens(plan)
         facts = self._facts(plan, {*first} if at_once else set())
-        begins = self._begins(plan, first, at_once=at_once)
         try:
             for operations in _portions(opens):
                 yield
@@ -120,17 +123,22 @@ class FlowStore:
             for operations in before:
                 yield
                 self.apply(Plan(None, *operations))
-            if len(last) + len(begins.operations) > 2 * AT_ONCE:
+            if len(last) + len(first) > AT_ONCE:
                 yield
                 self.apply(Plan(None, *last))
                 last = []
             yield
-            begins.operations = [*last, *begins.operations]
-            self.apply(begins)
+
+            def begin(made: Plan) -> bool:
+                made.add(*last)
+                self._plan_begin(plan, first, created, made, at_once=at_once)
+                return True
+
+            self.repeated(plan.id, begin)
         except BaseException as error:
             if not (isinstance(error, BackendUnavailable) and error.in_doubt):
                 with contextlib.suppress(QframeError):
-                    self._forget(plan.id, len(plan.nodes))
+                    self._forget(plan.id, len(plan.nodes), created)
             raise
 
     def _opens(self, plan: FlowPlan) -> list[Operation]:
@@ -157,14 +165,16 @@ class FlowStore:
                 operations += [Extend(key, len(node.edges.after)), Close(key)]
         return operations
 
-    def _begins(self, plan: FlowPlan, first: Sequence[int], *, at_once: bool) -> Plan:
-        context, created, key = self.context, time.time(), flow.flow_key(plan.id)
+    def _plan_begin(
+        self, plan: FlowPlan, first: Sequence[int], created: float, made: Plan, *, at_once: bool
+    ) -> None:
+        """Add that the flow has begun, and the push of its first nodes."""
+        context, key = self.context, flow.flow_key(plan.id)
         head = {
             "name": plan.name, "connection": context.connection, "queue": plan.queue,
             "total": len(plan.nodes), "created_at": created,
             "maps": [number for number, node in enumerate(plan.nodes) if node.edges.is_map],
         }  # fmt: skip
-        made = Plan()
         made.add(
             Set(key, _json(head), KEPT),
             Set(_index_key(plan.id, created), "", KEPT),
@@ -185,13 +195,15 @@ class FlowStore:
             edges = Edges("", "", flow.BLOCK, (), [(number, -1) for number in first])
             made.add(flow.written_edges(context, plan.id, ROOT, edges))
             self._plan_follow(plan.follow, ROOT, made)
-        return made
 
     def _plan_follow(self, job: Prepared, node: int, made: Plan) -> None:
         chain.plan_prepared(self.context, flow.follow_job(job, node), made)
 
-    def _forget(self, identity: str, nodes: int) -> None:
-        """Remove what is kept of a flow that has not begun."""
+    def _forget(self, identity: str, nodes: int, created: float) -> None:
+        """Remove the facts of a flow that has not begun."""
+        heads = flow.flow_key(identity), _index_key(identity, created)
+        others = flow.follow_key(identity), flow.catch_key(identity)
+        self._backend.apply(Step(None, *map(Unset, (*heads, *others))))
         for numbers in _portions(range(nodes)):
             keys = [key(identity, each) for each in numbers for key in _KEYS]
             self._backend.apply(Step(None, *map(Unset, keys)))
@@ -212,7 +224,7 @@ class FlowStore:
             return
         if edges.goes_on(state):
             for some in _portions(edges.to):
-                self._repeated(identity, lambda plan, to=some: self._following(identity, to, plan))  # type: ignore[misc] # as bound
+                self.repeated(identity, lambda plan, to=some: self._following(identity, to, plan))  # type: ignore[misc] # as bound
         elif edges.cancels(state):
             self._cancel_after(identity, edges)
 
@@ -231,34 +243,34 @@ class FlowStore:
             flow.plan_node(self.context, identity, node, text, plan)
             return True
 
-        self._repeated(identity, joined)
+        self.repeated(identity, joined)
 
     def end_map(self, identity: str, node: int) -> None:
         """End a map if a job of it has failed, or all have ended."""
 
         def ended(plan: Plan) -> bool:
-            latch = self._backend.latch(flow.map_key(identity, node), 1)
+            latch = self._backend.latch(flow.map_key(identity, node), _LABELS)
             edges, _ = self._node(identity, node)
             if latch is None or edges is None:
                 return False
-            state = None
-            if latch.failed and edges.on_failure != flow.CONTINUE:
-                state = NodeState.FAILED
-            elif latch.completed_at is not None:
-                state = NodeState.DONE
-            if state is None:
-                return False
+            counts, failed = edges.on_failure != flow.CONTINUE, next(filter(None, latch.labels), "")
             place, at = NodePlace(identity, node), time.time()
-            if state is NodeState.DONE:
-                made = Ended(state, at, name=edges.name, jobs=latch.size)
-            else:
-                uuid = latch.labels[0].partition(":")[2] if latch.labels else ""
+            if failed and counts:
                 words = f"{latch.failed} of {latch.size} jobs failed"
-                made = Ended(state, at, uuid, edges.name, words, jobs=latch.size)
+                uuid = failed.partition(":")[2]
+                made = Ended(NodeState.FAILED, at, uuid, edges.name, words, jobs=latch.size)
+            elif latch.completed_at is None:
+                return False
+            elif latch.failed and counts:  # without a label: cancelled
+                words = f"{latch.failed} of {latch.size} jobs were cancelled"
+                state = NodeState.CANCELLED
+                made = Ended(state, at, name=edges.name, remark=words, jobs=latch.size)
+            else:
+                made = Ended(NodeState.DONE, at, name=edges.name, jobs=latch.size)
             flow.plan_end(self.context, place, made, plan, encrypt=False)
             return True
 
-        self._repeated(identity, ended)
+        self.repeated(identity, ended)
 
     def _node(self, identity: str, node: int) -> tuple[Edges | None, Ended | None]:
         key = flow.state_key(identity, node)
@@ -268,12 +280,17 @@ class FlowStore:
             flow.read_state(self.context, key, state),
         )
 
-    def _repeated(self, identity: str, planned: Callable[[Plan], bool]) -> None:
-        """Apply what `planned` adds to a plan; again if something has changed meanwhile."""
+    def repeated(self, identity: str, planned: Callable[[Plan], bool]) -> bool:
+        """Apply what `planned` adds to a plan; again if something has changed meanwhile.
+
+        Returns whether there was anything to do.
+        """
         for _ in range(_TRIES):
             plan = Plan()
-            if not planned(plan) or not plan.operations or self.apply(plan).applied:
-                return
+            if not planned(plan) or not plan.operations:
+                return False
+            if self.apply(plan).applied:
+                return True
         raise BackendUnavailable(f"the flow {identity} is changed again and again")
 
     # -- cancelling -------------------------------------------------------------------------------
@@ -291,7 +308,18 @@ class FlowStore:
             raise BackendUnavailable(f"the flow {identity} is changed again and again")
         for numbers in _portions(range(found.record.total)):
             self._cancel(identity, numbers)
+            self._cancel_batches(identity, numbers)
         return True
+
+    def _cancel_batches(self, identity: str, nodes: Sequence[int]) -> None:
+        """Cancel the batches of nodes that were pushed."""
+        members = batches.BatchStore(self.context)
+        texts = self._backend.read(*(flow.edges_key(identity, each) for each in nodes))
+        for number, text in zip(nodes, texts, strict=True):
+            with contextlib.suppress(InvalidSignature, InvalidPayload):
+                edges = flow.read_edges(self.context, identity, number, text)
+                for each in edges.batches if edges is not None else ():
+                    members.cancel(each)
 
     def _cancel_after(self, identity: str, edges: Edges) -> None:
         """Cancel all nodes behind one that wait; again if it was interrupted."""
@@ -332,7 +360,7 @@ class FlowStore:
                 )
             return True
 
-        self._repeated(identity, cancelled)
+        self.repeated(identity, cancelled)
 
     # -- one flow ---------------------------------------------------------------------------------
 
@@ -401,19 +429,31 @@ class FlowStore:
 
     def result(self, identity: str, node: int) -> Any:  # noqa: ANN401 (any JSON value)
         """Return the result of an ended node. Raises `InvalidArguments` if there is none."""
-        return flow.results(self.context, identity, [node])[node]
+        return flow.results(self.context, identity, [node]).value[node]
 
     def failures(self, identity: str, limit: int = 1000) -> list[str]:
-        """Return the ids of failed jobs of a flow, by node; those of a map all."""
+        """Return the ids of failed jobs of a flow, by node; those of a map and a batch all."""
+        members = batches.BatchStore(self.context)
+        found = self._failed(identity, limit)
+        return [one for each in found for one in members.failures(each) or [each]][:limit]
+
+    def reopen(self, identity: str) -> list[str]:
+        """Let failed batches of a flow go on. Returns the ids of its failed jobs."""
+        members, found = batches.BatchStore(self.context), list[str]()
+        for each in self._failed(identity, _LABELS):
+            found += [each] if members.read(each) is None else members.reopen(each)
+        return found
+
+    def _failed(self, identity: str, limit: int) -> list[str]:
+        """Return the ids of the jobs and batches that have failed a node, or a job of a map."""
         latch = self._backend.latch(flow.flow_key(identity), limit)
         found: list[str] = []
         for label in () if latch is None else latch.labels:
             node, _, uuid = label.partition(":")
             inner = self._backend.latch(flow.map_key(identity, int(node)), limit)
-            each_of = [uuid] if inner is None else [at.partition(":")[2] for at in inner.labels]
+            each_of = [] if inner is None else [at.partition(":")[2] for at in inner.labels if at]
             found += [each for each in each_of or [uuid] if each]
-        members = batches.BatchStore(self.context)
-        return [one for each in found for one in members.failures(each) or [each]][:limit]
+        return found
 
     # -- its end ----------------------------------------------------------------------------------
 
@@ -437,7 +477,7 @@ class FlowStore:
             plan.add(*found.changed(notified=sorted(notified)))
             return True
 
-        self._repeated(identity, due)
+        self.repeated(identity, due)
         found = self.find(identity)
         if found is not None and found.record.is_finished and not found.record.failed:
             self._shorten(identity, found)
@@ -460,15 +500,21 @@ class FlowStore:
         )
 
     def _shorten(self, identity: str, found: StoredFlow) -> None:
-        """Keep everything for `KEPT_AFTER` from now on."""
+        """Keep everything for `KEPT_AFTER` from now on; the latches expire by themselves."""
+        heads = flow.flow_key(identity), _index_key(identity, found.record.created_at)
+        maps = [*from_json(found.text).get("maps", ())]
+        counts = [flow.map_key(identity, number) for number in maps]
+        for some in _portions([flow.follow_key(identity), flow.catch_key(identity), *counts]):
+            self._rewrite(some)
         for numbers in _portions(range(found.record.total)):
             keys = [key(identity, each) for each in numbers for key in _KEYS]
             self._rewrite(keys)
-        for number in from_json(found.text).get("maps", ()):
+        for number in maps:
             latch = self._backend.latch(flow.map_key(identity, number))
             key = flow.state_key(identity, number)
             for items in _portions(range(0 if latch is None else latch.size)):
                 self._rewrite([f"{key}:{item}" for item in items])
+        self._rewrite(heads)
 
     def _rewrite(self, keys: Sequence[str]) -> None:
         texts = self._backend.read(*keys)
@@ -496,13 +542,24 @@ class FlowStore:
             after = page[-1][0]
 
 
+_MOST_NODES = 1_000_000
+_MOST_SECONDS = 1e11
 _KEYS = (flow.edges_key, flow.jobs_key, flow.state_key)
 
 
 def _record(identity: str, fields: Mapping[str, Any], latch: Latch) -> FlowRecord:
-    total = fields["total"]
-    if type(total) is not int or type(fields["name"]) is not str:
-        raise TypeError("its size or name is none")
+    total, maps = fields["total"], fields["maps"]
+    texts = [fields["name"], fields["connection"], fields["queue"], *fields.get("notified", ())]
+    times = [fields["created_at"], fields.get("cancelled_at", 0.0)]
+    if not (
+        type(total) is int
+        and 0 <= total <= _MOST_NODES
+        and {*map(type, texts)} == {str}
+        and {*map(type, times)} <= {int, float}
+        and all(0 <= each < _MOST_SECONDS for each in times)
+        and all(type(each) is int for each in maps)
+    ):
+        raise TypeError("it was changed")
     return FlowRecord(
         id=identity,
         name=fields["name"],

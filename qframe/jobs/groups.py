@@ -40,6 +40,8 @@ def name_of(job: Any) -> str:  # noqa: ANN401 (a job, from a higher layer)
     if not callable(given):
         try:
             given = given.format_map(_Fields(job))
+        except InvalidJob:
+            raise
         except Exception as error:  # noqa: BLE001 (a field may be formatted by anything)
             raise InvalidJob(
                 f"{type(job).__name__}.group: {one_line(given, 60)!r} cannot be filled in: "

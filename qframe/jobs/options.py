@@ -77,6 +77,14 @@ class Options:
     in_clear: ClassVar[bool] = False
     """Whether it has such fields and does not set `encrypted`."""
 
+    def wire_besides(
+        self,
+        more: Mapping[str, Any] | None,
+        seal: Callable[[Any], dict[str, str]] | None,  # noqa: ARG002 (for jobs that have more to hide)
+    ) -> dict[str, Any]:
+        """Return `besides` and `more` as the payload has them; `seal` encrypts a value."""
+        return {**(self.besides or {}), **(more or {})}
+
     def wire_backoff(self) -> str | None:
         """Return the backoff as Laravel writes it.
 

@@ -8,9 +8,10 @@ a list of templates and `["d", {...}]` a dict of them.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from types import NoneType
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidatorFunctionWrapHandler, field_validator
 
@@ -22,19 +23,41 @@ from qframe.payload.text import one_line
 
 J = TypeVar("J", bound=JobDefinition)
 Template = list[Any]
+Seal = Callable[[Any], dict[str, str]]
+"""Encrypts a value for the payload of a job."""
 
 PAYLOAD_KEY = "references"
 """Payload key: the templates of fields that are not in the data, by name."""
+NODE_KEY = "flow"
+"""Payload key: the flow and node that a job belongs to."""
 
 
-class Reference(NamedTuple):
+class Reference:
     """The result of a node of a flow, before there is one."""
 
-    node: Any
-    """The node (`qframe.dispatch.pending_flow.Node`)."""
+    __slots__ = ("node",)
+
+    def __init__(self, node: Any) -> None:  # noqa: ANN401 (a class of a higher layer)
+        self.node = node
+        """The node (`qframe.dispatch.pending_flow.Node`)."""
 
     def __repr__(self) -> str:
         return f"<the result of {self.node.label}>"
+
+    def __copy__(self) -> Reference:
+        return self
+
+    def __deepcopy__(self, _: object) -> Reference:
+        return self
+
+    def _unknown(self, *_: object) -> NoReturn:
+        raise InvalidFlow(
+            f"{self!r} is not known before the flow runs: a field of a later job takes it whole, "
+            "alone or in a list or dict"
+        )
+
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __int__ = __float__ = _unknown
+    __str__ = __format__ = __getitem__ = __iter__ = __len__ = __bool__ = __hash__ = _unknown
 
 
 def is_reference(value: object) -> bool:
@@ -78,6 +101,18 @@ def template_of(value: object, what: str) -> Template:
     return ["v", value]
 
 
+def sealed(template: Template, seal: Seal) -> Template:
+    """Return a template with its values encrypted."""
+    kind, inner = template
+    if kind == "v":
+        return ["e", seal(inner)]
+    if kind == "l":
+        return ["l", [sealed(each, seal) for each in inner]]
+    if kind == "d":
+        return ["d", {key: sealed(each, seal) for key, each in inner.items()}]
+    return template
+
+
 def nodes_of(template: Template) -> Iterator[int]:
     """Iterate over the numbers of the nodes in a template. Raises `ValueError` for no template."""
     kind, inner = template
@@ -119,18 +154,23 @@ def allow() -> None:
         definition.new_instance = _made
 
 
-_MAY_HOLD = {Reference, list, tuple, dict}
-"""Values of other types are looked at without a call."""
+_HOLD_NONE = {NoneType, bool, bytes, float, int, str}
+"""The types of values that are looked at without a call."""
 
 
 def _made(cls: type[J], *_: object, **fields: object) -> J:
+    if not fields:  # perhaps of a copy, which gets its fields later
+        return object.__new__(cls)
     names: frozenset[str] = frozenset()
     for name, value in fields.items():
-        if type(value) in _MAY_HOLD and is_reference(value):
+        if type(value) not in _HOLD_NONE and is_reference(value):
             names |= {name}
     given: Any = cls
-    waiting: type[J] = _waiting_class(given, names) if names else cls
-    return object.__new__(waiting)
+    own: Any = getattr(cls, "_of_class", cls)
+    waiting: type[J] = _waiting_class(own, names) if names else own
+    if own is given or waiting is cls:
+        return object.__new__(waiting)
+    return waiting(**fields)  # `dataclasses.replace` of one that had other references
 
 
 @lru_cache(256)
@@ -161,6 +201,7 @@ def _waiting_class(cls: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 (a s
         "_of_class": cls,
         "_as_it_is": field_validator(*names, mode="wrap")(_as_it_is),
         "to_data": _known_data,
+        "wire_besides": _templates,
     }
     return types.new_class(cls.__name__, (cls,), {"waits": True}, lambda ns: ns.update(body))
 
@@ -173,18 +214,33 @@ def _as_it_is(value: object, _handler: ValidatorFunctionWrapHandler) -> object:
 def _known_data(job: Any) -> dict[str, Any]:  # noqa: ANN401 (of a class made above)
     """Return the fields that are known before the job runs."""
     if job.besides is None or PAYLOAD_KEY not in job.besides:
-        raise InvalidFlow(
-            f"{type(job).__name__} takes the result of another job: add it to that one's flow"
-        )
+        raise _alone(job)
     kept = {name: getattr(job, name) for name in job._references}  # noqa: SLF001 (made above)
     for name in kept:
         object.__setattr__(job, name, None)
     try:
-        data: dict[str, Any] = super(type(job), job).to_data()
+        data: dict[str, Any] = job._of_class.to_data(job)  # noqa: SLF001 (made above)
     finally:
         for name, value in kept.items():
             object.__setattr__(job, name, value)
     return {name: value for name, value in data.items() if name not in kept}
+
+
+def _templates(job: Any, more: Mapping[str, Any] | None, seal: Seal | None) -> dict[str, Any]:  # noqa: ANN401 (of a class made above)
+    """Return what it has beside its data, with the templates; their values may be secret, too."""
+    if more is None or NODE_KEY not in more:
+        raise _alone(job)
+    templates: dict[str, Template] = job.besides[PAYLOAD_KEY]
+    if seal is not None:
+        templates = {name: sealed(each, seal) for name, each in templates.items()}
+    return {**job.besides, PAYLOAD_KEY: templates, **more}
+
+
+def _alone(job: JobDefinition) -> InvalidFlow:
+    return InvalidFlow(
+        f"{type(job).__name__} takes the result of another job: add it to that one's flow, and "
+        "dispatch the flow"
+    )
 
 
 def references_of(job: JobDefinition) -> dict[str, Any]:

@@ -411,9 +411,7 @@ def _cancel_batch(board: Board, wanted: Wanted, _who: str) -> Done:
 
 def _retry_batch(board: Board, wanted: Wanted, _who: str) -> Done:
     _, kept = _batch(board, wanted)
-    uuids = kept.failures(wanted.id)
-    kept.revive(wanted.id)
-    return _retried(board, uuids, "the batch")
+    return _retried(board, kept.reopen(wanted.id), "the batch")
 
 
 def _retried(board: Board, uuids: Sequence[str], of: str) -> Done:
@@ -436,7 +434,7 @@ def _cancel_flow(board: Board, wanted: Wanted, _who: str) -> Done:
 
 
 def _retry_flow(board: Board, wanted: Wanted, _who: str) -> Done:
-    return _retried(board, _flow(board, wanted).failed_jobs(), "the flow")
+    return _retried(board, _flow(board, wanted).reopen(), "the flow")
 
 
 def _worker(board: Board, wanted: Wanted) -> tuple[WorkerState, Connection]:

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
@@ -71,9 +72,9 @@ def create(  # noqa: C901 (another call would slow each dispatch)
     if job.secret_fields:
         _name_secrets(payload, job, name)
     if job.encrypted:
-        payload["data"] = _sealed(payload, keys)
+        payload["data"] = _sealed(payload, keys, payload["data"])
     if job.besides is not None:
-        more = {**job.besides, **(more or {})}
+        more = job.wire_besides(more, partial(_sealed, payload, keys) if job.encrypted else None)
     if more:
         add(payload, more)
     return payload
@@ -104,11 +105,11 @@ def _new_uuid() -> str:
 _VARIANTS = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 
-def _sealed(payload: dict[str, Any], keys: Keyring | None) -> dict[str, str]:
+def _sealed(payload: dict[str, Any], keys: Keyring | None, data: object) -> dict[str, str]:
     name = payload["job"]
     if keys is None:
         raise InvalidJob(f"{name} is encrypted: only a connection can build its payload")
-    inside = {"displayName": payload["displayName"], "job": name, "data": payload["data"]}
+    inside = {"displayName": payload["displayName"], "job": name, "data": data}
     return keys.sealed(name, encode(inside))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,24 +15,18 @@ from hypothesis import strategies as st
 from qframe import (
     DontHandle,
     Flow,
-    FlowRun,
     Queueable,
     QueueManager,
     Secret,
     find_flow,
     manager,
 )
-from qframe.connection import Connection
 from qframe.contracts.flow import NodeState
-from qframe.contracts.status import State
 from qframe.contracts.step import Set, Step, Unset
-from qframe.drivers.memory.backend import MemoryBackend
-from qframe.drivers.ordered import OrderedBackend
 from qframe.features import flow as feature
-from qframe.features.base import End, Plan
+from qframe.features.base import Plan
 from qframe.features.flows import FlowStore
-from qframe.features.reserved import ReservedJob
-from qframe.jobs.registry import own_job
+from tests.features.flow_hands import Hands, states
 
 RAN: list[int] = []
 """The numbers of the nodes whose jobs have run, in order."""
@@ -85,10 +78,6 @@ class Takes(Queueable):
         SEEN[-1] = (self.values, self.lists)
 
 
-class Died(BaseException):
-    """The worker was killed."""
-
-
 @pytest.fixture(params=["joint", "ordered"])
 def queues(request: pytest.FixtureRequest, fresh: Path) -> Callable[[], QueueManager]:
     def made() -> QueueManager:
@@ -105,98 +94,6 @@ def queues(request: pytest.FixtureRequest, fresh: Path) -> Callable[[], QueueMan
         return queues
 
     return made
-
-
-# -- working by hand ------------------------------------------------------------------------------
-
-
-class Hands:
-    """Works the jobs of a connection, in any order of its queues, and dies when told to."""
-
-    def __init__(self, connection: Connection, seed: int = 0) -> None:
-        self.connection = connection
-        self.random = random.Random(seed)
-        backend = connection.backend
-        parts = [backend]
-        if isinstance(backend, OrderedBackend):
-            parts = [backend.messages, backend.facts, backend.failed]
-        self.parts = [part for part in {*parts} if isinstance(part, MemoryBackend)]
-        self.largest = 0
-        """Operations of the largest step."""
-
-    def drain(self, deaths: Iterable[int] = ()) -> None:
-        """Work until nothing is left; each number is after how many calls a worker dies."""
-        left = iter(deaths)
-        while True:
-            names = self.connection.queues()
-            if not names:
-                return
-            with self.dying(next(left, 0)):
-                queue = self.random.choice(names)
-                jobs = self.connection.reserve([queue])
-                if jobs:
-                    self.run(jobs[0])
-                else:  # what a dead worker held, and what waits for its backoff
-                    self.let_pass(100)
-
-    def let_pass(self, seconds: float) -> None:
-        for part in self.parts:
-            part.timing.skew += seconds
-
-    def run(self, job: ReservedJob) -> None:
-        plan = job.start_plan()
-        (result,) = self.connection.backend.apply(plan)
-        if not result.applied:
-            return
-        reason = job.skip_reason()
-        if reason is not None:
-            job.settle(End(State.SKIPPED, remark=reason))
-            return
-        name = job.payload["job"]
-        job_class = own_job(name) or globals()[name.rpartition(".")[2]]
-        try:
-            instance = job_class.from_data(job.data_for(job_class))
-            object.__setattr__(instance, "_reserved", job)
-            result = instance.handle()
-        except DontHandle:
-            job.settle(End(State.SKIPPED))
-        except Exception as error:
-            if own_job(name) and job_class.tries == 0:
-                raise
-            job.settle(End(State.FAILED, error=error))
-        else:
-            if not job.is_settled:
-                job.settle(End(State.COMPLETE, result=result))
-
-    @contextmanager
-    def dying(self, calls: int) -> Iterator[None]:
-        """Die after so many calls of a backend that change something; 0: do not."""
-        left = [calls]
-        kept = [(part, part.apply) for part in self.parts]
-
-        def counted(apply: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*steps: Step) -> Any:
-                self.largest = max([self.largest, *(len(each.operations) for each in steps)])
-                if left[0] == 1:
-                    raise Died
-                left[0] -= 1
-                return apply(*steps)
-
-            return call
-
-        for part, apply in kept:
-            part.apply = counted(apply)  # type: ignore[method-assign] # until the end of the block
-        try:
-            yield
-        except Died:
-            self.let_pass(100)
-        finally:
-            for part, _ in kept:
-                del part.apply  # the class's own is back
-
-
-def states(run: FlowRun) -> list[NodeState]:
-    return [node.state for node in run.nodes()]
 
 
 # -- random graphs --------------------------------------------------------------------------------
