@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from qframe.contracts.browsing import Place
 from qframe.contracts.step import Delete, Push, Release, Start, Step
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.settings import DatabaseSettings
@@ -77,6 +78,31 @@ def test_a_claim_by_rank_reads_no_more_than_it_takes(filled: DatabaseBackend) ->
         jobs, _ = filled.reserve(["q"], 100)
         assert [job.raw_body for job in jobs] == [b"0"] * 100
     assert rows_read(filled) - before < 10 * 100 * 20
+
+
+@pytest.mark.parametrize("level", [1024, 5000])
+def test_the_turn_of_a_later_level_reads_no_more(filled: DatabaseBackend, level: int) -> None:
+    if filled.database.is_sqlite:
+        pytest.skip("it counts no reads; its plans are below")
+    filled.reserve(["q"])
+    with filled.database.session() as session:  # so long ago that they come before urgent ones
+        session.cursor.execute(
+            f"UPDATE jobs SET due = due - {14400 * SECOND} WHERE payload = '{level}'"
+        )
+    before = rows_read(filled)
+    jobs, _ = filled.reserve(["q"], 100)
+    assert [job.raw_body for job in jobs] == [b"%d" % level] * 100
+    assert rows_read(filled) - before < 100 * 20
+
+
+def test_a_page_far_behind_reads_little_more_than_it_shows(filled: DatabaseBackend) -> None:
+    if filled.database.is_sqlite:
+        pytest.skip("it counts no reads")
+    after = filled.browse("q", Place.READY, 40_000).after
+    before = rows_read(filled)
+    page = filled.browse("q", Place.READY, 50, after)
+    assert len(page.found) == 50
+    assert rows_read(filled) - before < 50 * len(ZONES) * 4
 
 
 def test_the_one_index_answers_each_statement_of_a_claim(filled: DatabaseBackend) -> None:
