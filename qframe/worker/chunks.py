@@ -46,6 +46,8 @@ _LIMIT_FOR = 600.0
 """Seconds that a class is handled in smaller chunks after one had to be ended from outside."""
 _RENEW_EVERY = 0.3
 """Seconds between renewals of jobs that are only held, for about a second each."""
+_OF_ALL = (JobGivenBack, RetryLater, KeyboardInterrupt)
+"""What a call raises that is about all of its jobs."""
 _ENDED_WORKER = {"", DIED, TIMED_OUT}
 """How an attempt ended that ended its worker, or may have."""
 
@@ -248,9 +250,10 @@ def _end(members: Sequence[_ChunkMember]) -> None:
 
     Those that are given back go to the front of their queue, the first one last.
     """
-    raised = [each for each in members if each.report.error is not None]
+    left = [each for each in members if each.need is needs.RUN]
+    raised = [each for each in left if each.report.error is not None]
     back = [each for each in raised if isinstance(each.report.error, JobGivenBack)]
-    for each in members:
+    for each in left:
         if each.report.error is None:
             each.go_on(each.report)
     for each in raised:
@@ -269,6 +272,7 @@ class _HandlerCall:
         self._score = runner.scores[0] if runner.scores else None
         self._is_over = False
         """Whether a handler was ended from outside, which ends the worker."""
+        self._has_failed = False
 
     def perform(self) -> None:
         try:
@@ -316,17 +320,37 @@ class _HandlerCall:
 
     def _take_in(self, members: Sequence[_ChunkMember], error: BaseException | None) -> None:
         """Take in how a call ended that was about several jobs."""
-        if isinstance(error, JobGivenBack | RetryLater):
+        if error is None:
+            return
+        if self._runner.signals.quit and isinstance(error, Exception):
+            error = JobGivenBack("its chunk failed, and the worker stops")
+        if isinstance(error, _OF_ALL):
             for each in members:
                 each.report = Report(error)
-        elif error is not None:
-            log.warning(
-                "%s: a chunk of %d jobs failed (%s): each half is tried",
-                members[0].attempt.name, len(members), type(error).__name__,
-            )  # fmt: skip
-            middle = (len(members) + 1) // 2
-            self._call(members[:middle])
-            self._call(members[middle:])
+            return
+        log.log(
+            logging.DEBUG if self._has_failed else logging.WARNING,
+            "%s: a chunk of %d jobs failed (%s): each half is tried",
+            members[0].attempt.name, len(members), type(error).__name__,
+        )  # fmt: skip
+        self._has_failed = True
+        middle = (len(members) + 1) // 2
+        self._call(members[:middle])
+        self._settle_done()
+        self._call(members[middle:])
+
+    def _settle_done(self) -> None:
+        """Send the ends of those that are done, as before the start of any other job.
+
+        Otherwise they would run again if one of the others killed the worker.
+        """
+        done = [each for each in self._members if each.need is needs.RUN and each.is_over]
+        for each in done:
+            each.go_on(each.report)
+        if done:
+            self._runner.watchdog.spare()
+            with suppress(BackendUnavailable):  # they are sent with the next request
+                self._runner.settler.flush()
 
     def _called(self, members: Sequence[_ChunkMember], call: ChunkCall) -> BaseException | None:
         """Call the handler under the timeout of the class. Returns what it raised."""

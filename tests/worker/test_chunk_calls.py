@@ -13,7 +13,12 @@ from qframe import Chunk, JobGivenBack, Queueable, RetryLater, events
 from qframe.contracts.history import first_start
 from qframe.dispatch import pusher
 from qframe.drivers.store import Store
-from qframe.exceptions import Interruption, JobCancelled, JobInterrupted, JobTimedOut
+from qframe.exceptions import (
+    Interruption,
+    JobCancelled,
+    JobInterrupted,
+    JobTimedOut,
+)
 from qframe.features.status import cancel_key
 from qframe.worker import chunks
 from qframe.worker.attempt import Attempt
@@ -116,25 +121,29 @@ def test_those_that_are_cancelled_end_and_the_others_are_given_back(bench: Bench
     assert [each.attempts() for each in bench.runner.settler.reserve(["q"], 4)] == [0, 0]
 
 
+class Succeeds(Many):
+    def succeeded(self) -> None:
+        ACT[1]([self])
+
+
 def test_a_job_that_is_done_is_not_interrupted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelling one whose half is done leaves the other half alone."""
+    bench.registry.jobs["Many"] = Succeeds
     stills: list[bool] = []
 
     def end(_: Interruption, still: Callable[[], bool]) -> None:
         stills.append(still())
 
+    def cancel(_: object) -> None:
+        bench.runner._cancel(next(iter(bench.runner.running)))
+
     monkeypatch.setattr(bench.signals, "end", end)
-
-    def act(jobs: Sequence[Any]) -> None:
-        if len(jobs) == 4:
-            raise ValueError
-        running = {each.job.uuid: each.job for each in bench.runner.running.values()}
-        bench.runner._cancel(running["job-0"])
-
-    assert handled(bench, act) == ["done"] * 4
-    assert stills == [True, False]
+    ACT[:] = [cancel, cancel]
+    for row in range(2):
+        bench.push("Many", {"row": row}, uuid=f"job-{row}")
+    chunks.run(bench.runner, bench.runner.settler.reserve(["q"], 2))
+    assert stills == [True, False, False]
 
 
 def test_a_job_that_has_failed_alone_keeps_its_end_if_the_rest_is_interrupted(
@@ -290,6 +299,82 @@ def test_the_pool_knows_of_a_call_and_of_none_of_its_jobs(bench: Bench) -> None:
     finally:
         events.forget(hear)
     assert seen == [(b"", True, True), (b"", False, False), (b"", False, False)]
+
+
+def test_those_that_are_done_are_gone_before_others_are_called_again(bench: Bench) -> None:
+    left: list[int] = []
+
+    def act(jobs: Sequence[Any]) -> None:
+        left.append(bench.left)
+        if len(jobs) == 4:
+            raise ValueError
+
+    assert handled(bench, act) == ["done"] * 4
+    assert left == [4, 4, 2]
+    assert CALLS == [[0, 1, 2, 3], [0, 1], [2, 3]]
+
+
+def test_a_backend_that_is_away_just_then_costs_nothing(bench: Bench) -> None:
+    def act(jobs: Sequence[Any]) -> None:
+        if len(jobs) == 4:
+            raise ValueError
+        bench.backend.down = 1
+
+    assert handled(bench, act) == ["done"] * 4
+    bench.backend.down = 0
+    bench.runner.settler.flush()
+    assert bench.left == 0
+
+
+def test_a_worker_that_stops_tries_no_halves(bench: Bench) -> None:
+    def act(_: object) -> None:
+        bench.signals.quit = True
+        raise ValueError
+
+    try:
+        assert handled(bench, act) == ["given back"] * 4
+    finally:
+        bench.signals.quit = False
+    assert CALLS == [[0, 1, 2, 3]]
+
+
+def test_ctrl_c_ends_it_at_once(bench: Bench) -> None:
+    """Where no signals are handled, as in `drain`."""
+
+    def act(_: object) -> None:
+        raise KeyboardInterrupt
+
+    assert handled(bench, act) == ["retried"] * 4
+    assert CALLS == [[0, 1, 2, 3]]
+
+
+def test_many_halves_are_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    def act(_: object) -> None:
+        raise ValueError
+
+    assert handled(bench, act, 20) == ["retried"] * 20
+    assert [each.levelname for each in caplog.records].count("WARNING") == 1
+
+
+def test_one_whose_lease_was_lost_ends_by_itself(bench: Bench) -> None:
+    def act(jobs: Sequence[Any]) -> None:
+        bench.backend.lose(jobs[0].job)
+        jobs[2].fail(ValueError())
+
+    found = attempts(bench, act, 4)
+    bench.runner.settler.flush()
+    assert [each.outcome.value for each in found] == ["done", "done", "failed", "done"]
+    assert [each.job.is_lost for each in found] == [True, False, False, False]
+    assert bench.left == 1, "the other worker's"
+
+
+def test_one_that_was_lost_and_raised_costs_no_other(bench: Bench) -> None:
+    def act(jobs: Sequence[Any]) -> None:
+        if len(jobs) == 4:
+            bench.backend.lose(jobs[0].job)
+        raise ValueError
+
+    assert handled(bench, act) == ["lost", "retried", "retried", "retried"]
 
 
 @pytest.mark.parametrize(
