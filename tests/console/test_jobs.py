@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from qframe.contracts import Sizes
-from tests.console.conftest import Shop
+from tests.console.conftest import Said, Shop
 from tests.support.process import Project
 
 
@@ -39,6 +40,31 @@ def test_its_status_is_kept_where_that_is_asked_for(shop: Shop) -> None:
     assert "waiting" in shop.run("status", ids[1]).out.lower()
 
 
+def test_with_a_key_it_is_queued_once(shop: Shop) -> None:
+    def dispatched(number: int, key: str, *more: object) -> Said:
+        return shop.run("dispatch", "shop.Order", f'{{"number": {number}}}', "--once", key, *more)
+
+    first, again = dispatched(1, "a"), dispatched(2, "a")
+    assert (again.code, again.out) == (0, first.out)
+    assert again.err == f"qframe: nothing was queued: {first.out.strip()} was dispatched before\n"
+    other = dispatched(1, "b", "--once-for", 0.5)
+    assert other.out != first.out
+    assert (first.err, other.err) == ("", "")
+    job, _ = shop.queue.reserve(["default"], 5)
+    assert job.payload["once"]["for"] == 86400
+    time.sleep(0.6)
+    assert dispatched(1, "b").out != other.out
+
+
+def test_a_key_counts_as_long_as_the_class_says(shop: Shop) -> None:
+    lines = ("class Daily(Queueable):", "    once = 7200", "    def handle(self): ...")
+    shop.write("daily.py", "\n".join(["from qframe import Queueable", *lines]))
+    assert shop.run("dispatch", "daily.Daily", "--once", "a").code == 0
+    assert shop.run("dispatch", "daily.Daily", "--once", "b", "--once-for", "5").code == 0
+    jobs = shop.queue.reserve(["default"], 5)
+    assert [job.payload["once"]["for"] for job in jobs] == [7200, 5]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -58,6 +84,9 @@ def test_its_status_is_kept_where_that_is_asked_for(shop: Shop) -> None:
         (["shop.Order", '{"number": 1}', "--delay", "nan"], "'nan' is not a number"),
         (["shop.Order", '{"number": 1}', "--delay", "soon"], "Invalid value for '--delay'"),
         (["shop.Order", '{"number": 1}', "--connection", "x"], "unknown connection 'x'"),
+        (["shop.Order", '{"number": 1}', "--once-for", "60"], "--once-for needs --once KEY"),
+        (["shop.Order", '{"number": 1}', "--once", "a", "--once-for", "0"], "more than 0 seconds"),
+        (["shop.Order", '{"number": 1}', "--once", "a", "--once-for", "-1"], "not be negative"),
         ([], "Missing argument 'job'"),
     ],
 )
