@@ -45,6 +45,9 @@ class DurableSteps(Protocol):
     def flush(self) -> None:
         """Keep the checkpoints that are not kept yet."""
 
+    def call_again(self) -> None:
+        """Allow the names that were used: the attempt calls its handler once more."""
+
 
 class Durable:
     """Steps, sleeps, events and cursors by name, kept until the job has ended.

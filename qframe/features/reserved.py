@@ -351,6 +351,11 @@ class ReservedJob(CompletableJob):
         if self._has_steps:
             self._durable_steps().flush()
 
+    def call_again(self) -> None:
+        """Note that this attempt calls its handler once more."""
+        if self._has_steps:
+            self._durable_steps().call_again()
+
     def renewal(self) -> Sequence[Renew]:
         """Return the operation that renews the lease with a step of the running job."""
         return (Renew(self.reservation.lease or self.context.retry_after),)

@@ -382,6 +382,10 @@ class JobSteps:
                 raise InvalidStep(f"this attempt has used the name {name!r} before: give another")
             self._used.add(name)
 
+    def call_again(self) -> None:
+        with self._lock:
+            self._used.clear()
+
     def _check_within(self, name: str) -> None:
         if self._keeps and Capability.WITHIN not in self._backend.capabilities:
             raise Unsupported(

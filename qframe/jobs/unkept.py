@@ -44,3 +44,6 @@ class Unkept:
 
     def flush(self) -> None:
         """Do nothing."""
+
+    def call_again(self) -> None:
+        """Nothing: each name may be used again anyway."""

@@ -243,6 +243,14 @@ class Attempt:
         self.instance = instance
         return instance
 
+    def make_again(self) -> None:
+        """Makes the instance anew: the first may have been changed by its handler."""
+        assert self.job_class is not None  # noqa: S101 (it was made)
+        instance = self.job_class.from_data(self.job.data_for(self.job_class))
+        object.__setattr__(instance, "_reserved", self.job)
+        self.instance = instance
+        self.job.call_again()
+
     def cover(self, timeout: float) -> None:
         """Watches the attempt, which has `timeout` seconds from now; 0 is no limit."""
         shared = self.shared

@@ -37,7 +37,7 @@ from qframe.worker import needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.limits import DIED, TIMED_OUT
 from qframe.worker.needs import NOTHING, Report, lived_in_steps
-from qframe.worker.outcome import JobOutcome
+from qframe.worker.outcome import JobOutcome, is_early
 from qframe.worker.runner import Runner
 
 log = logging.getLogger("qframe")
@@ -219,6 +219,14 @@ class _ChunkMember:
         except StopIteration as ended:
             self.need, self.attempt.outcome = None, ended.value
 
+    def make_again(self) -> None:
+        """Make its instance anew for another call, unless that failed or the job is over."""
+        if self.is_open:
+            try:
+                self.attempt.make_again()
+            except Exception as error:  # noqa: BLE001 (a type of the user's)
+                self.report = Report(error)
+
     def close(self) -> None:
         runner, job = self._runner, self.job
         self._life.close()
@@ -329,11 +337,13 @@ class _HandlerCall:
                 each.report = Report(error)
             return
         log.log(
-            logging.DEBUG if self._has_failed else logging.WARNING,
+            logging.DEBUG if self._has_failed or is_early(error) else logging.WARNING,
             "%s: a chunk of %d jobs failed (%s): each half is tried",
             members[0].attempt.name, len(members), type(error).__name__,
         )  # fmt: skip
         self._has_failed = True
+        for each in members:
+            each.make_again()
         middle = (len(members) + 1) // 2
         self._call(members[:middle])
         self._settle_done()

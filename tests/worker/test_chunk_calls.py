@@ -19,7 +19,8 @@ from qframe.exceptions import (
     JobInterrupted,
     JobTimedOut,
 )
-from qframe.features.status import cancel_key
+from qframe.features.status import StatusFeature, cancel_key
+from qframe.features.steps import StepsFeature
 from qframe.worker import chunks
 from qframe.worker.attempt import Attempt
 from qframe.worker.pool.scoreboard import WorkerScore
@@ -375,6 +376,34 @@ def test_one_that_was_lost_and_raised_costs_no_other(bench: Bench) -> None:
         raise ValueError
 
     assert handled(bench, act) == ["lost", "retried", "retried", "retried"]
+
+
+def test_each_call_gets_the_jobs_anew(bench: Bench) -> None:
+    seen: list[int] = []
+
+    def act(jobs: Sequence[Any]) -> None:
+        for job in jobs:
+            seen.append(job.row)
+            job.row += 100
+        if len(jobs) > 1:
+            raise ValueError
+
+    assert handled(bench, act, 2) == ["done", "done"]
+    assert seen == [0, 1, 0, 1]
+
+
+def test_steps_are_done_once_in_all_calls(bench: Bench) -> None:
+    bench = Bench(Many, features=(StatusFeature(), StepsFeature()))
+    done: list[int] = []
+
+    def act(jobs: Sequence[Any]) -> None:
+        for job in jobs:
+            job.step("one", done.append, job.row)
+        if jobs[0].row == 0:
+            jobs[0].sleep("nap", 60)
+
+    assert handled(bench, act) == ["given back", "done", "done", "done"]
+    assert sorted(done) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
