@@ -21,7 +21,7 @@ from qframe.jobs import project
 from qframe.jobs.definition import index
 from qframe.metrics import pushes
 from qframe.metrics.pushes import Pushes
-from tests.support import forking, selection
+from tests.support import forking, selection, spreading
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer
@@ -90,8 +90,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"tests/support/selection.py: no test for {chosen.stale()}")
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)  # before the items are told of
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Spare the tests the search for garbage among ten thousand tests: a second each time."""
+    if hasattr(session.config, "workerinput"):  # one of several processes
+        session.items[:] = spreading.spread(session.items)
     gc.collect()
     gc.freeze()
     gc.enable()

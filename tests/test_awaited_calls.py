@@ -21,7 +21,6 @@ from qframe import (
     InvalidJob,
     InvalidPayload,
     NotTracked,
-    PendingBatch,
     QframeError,
     Queueable,
     QueueManager,
@@ -318,16 +317,17 @@ def test_a_long_call_keeps_no_short_one_waiting(
     def slow(*steps: Any) -> Any:
         if any(len(step.operations) > 100 for step in steps):
             begun.set()
-            assert others.wait(20), "the short calls have not ended"
+            assert others.wait(60), "the short calls have not ended"
         return apply(*steps)
 
     monkeypatch.setattr(embedded.backend, "apply", slow)
 
+    async def awaited() -> None:
+        await call()
+
     async def main() -> None:
-        long = call()
-        if isinstance(long, PendingBatch):
-            long = long.adispatch()
-        await asyncio.to_thread(begun.wait, 20)
+        long = asyncio.create_task(awaited())
+        assert await asyncio.to_thread(begun.wait, 60)
         await dispatch(Feed())
         await chain([Feed()])
         assert await ajob_status("none") is None

@@ -12,7 +12,7 @@ import pytest
 from tests.support.projects import BeanstalkdProject, RedisProject, ServerProject, emptied
 from tests.support.sql_server import SqlServer
 
-Host = Callable[[str], ServerProject]
+Host = Callable[..., ServerProject]
 _LINKS = 200
 _DISPATCH = """
 from qframe import batch, chain, dispatch
@@ -43,17 +43,17 @@ def host(request: pytest.FixtureRequest, tmp_path: Path, store: SqlServer) -> It
     """Give what makes a host: a project folder of its own, with the same messages and store."""
     made: list[ServerProject] = []
 
-    def make(name: str) -> ServerProject:
+    def make(name: str, **connection: object) -> ServerProject:
         if request.param == "beanstalkd":
             server = request.getfixturevalue("beanstalkd_running")
             if not made:
                 emptied(server)
-            made.append(BeanstalkdProject(tmp_path / name, server, sharing(store.url)))
+            toml = sharing(store.url)
+            made.append(BeanstalkdProject(tmp_path / name, server, toml, **connection))
         else:
             url = request.getfixturevalue("redis_running").url
-            made.append(
-                RedisProject(tmp_path / name, sharing(store.url), url=url, prefix=tmp_path.name)
-            )
+            there = {"url": url, "prefix": tmp_path.name, **connection}
+            made.append(RedisProject(tmp_path / name, sharing(store.url), **there))
         return made[-1]
 
     yield make
@@ -87,7 +87,7 @@ def test_hosts_share_what_the_store_keeps(host: Host) -> None:
 
 
 def test_a_worker_killed_in_a_chain_is_replaced_by_one_on_another_host(host: Host) -> None:
-    here, there = host("here"), host("there")
+    here, there = host("here", retry_after=3), host("there", retry_after=3)
     assert here.qframe("migrate").code == 0
     said = here.python(
         "from qframe import chain\nfrom jobs import Kill, Note\n"

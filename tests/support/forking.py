@@ -1,4 +1,4 @@
-"""Commands of `qframe` forked from a process that has imported it already.
+"""Commands of `qframe`, and programs, forked from a process that has imported it already.
 
 Importing qframe and a driver takes most of a second of processor time on a small machine, and the
 tests start thousands of commands. What is forked is a process of its own like any other, with its
@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -27,6 +28,7 @@ from typer import main
 
 _SERVE = "from tests.support.forking import serve; serve()"
 _RUN = "from qframe.console.app import main; main()"
+_RUN_FILE = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 _REPOSITORY = Path(__file__).parents[2]
 _IMPORTED = (
     "qframe.console.app",
@@ -46,6 +48,11 @@ command; where anything else in the environment does, the command is started by 
 def command(arguments: Sequence[str]) -> list[str]:
     """Give what starts a command of `qframe` by itself."""
     return [sys.executable, "-c", _RUN, *arguments]
+
+
+def program(file: str, arguments: Sequence[str]) -> list[str]:
+    """Give what starts a program that uses qframe by itself."""
+    return [sys.executable, "-c", _RUN_FILE, file, *arguments]
 
 
 enabled = True
@@ -126,7 +133,7 @@ class Server:
         self, arguments: Sequence[str], folder: Path, out: Path, err: Path,
         environment: Mapping[str, str],
     ) -> Forked:  # fmt: skip
-        """Start a command of `qframe` in a folder, its output going to files."""
+        """Start a command of `qframe`, or a program's file, in a folder; it prints to files."""
         for each in (out, err):
             each.write_bytes(b"")  # which are there from the beginning
         places = [str(place) for place in (folder, out, err)]
@@ -195,6 +202,11 @@ def _become(
         opened = os.open(name, os.O_WRONLY)
         os.dup2(opened, number)
         os.close(opened)
+    if arguments[:1] and arguments[0].endswith(".py"):
+        sys.argv = arguments
+        sys.orig_argv = program(arguments[0], arguments[1:])
+        runpy.run_path(arguments[0], run_name="__main__")
+        return
     sys.argv = ["-c", *arguments]
     sys.orig_argv = command(arguments)
     from qframe.console.app import main

@@ -383,6 +383,12 @@ class Project:
         (self.root / "program.py").write_text(code)
         return self.run([sys.executable, "program.py", *map(str, arguments)]).finished()
 
+    def program(self, code: str, *arguments: object) -> Finished:
+        """Run a program to whom it makes no difference that it is forked, as commands are."""
+        (self.root / "program.py").write_text(code)
+        command = forking.program("program.py", [*map(str, arguments)])
+        return self.run(command, may_be_forked=True).finished()
+
     def run(
         self,
         command: Sequence[str],
@@ -407,7 +413,8 @@ class Project:
 def _is_pending(pid: int, number: signal.Signals) -> bool:
     """Whether a signal waits to be delivered to a process."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("ShdPnd:"):
-                return bool(int(line.split()[1], 16) & 1 << (number - 1))
+        status = Path(f"/proc/{pid}/status").read_text()
+        said = dict(line.split(":", 1) for line in status.splitlines())
+        has_ended = said["State"].split()[0] in "ZX"  # what killed it is pending for ever
+        return not has_ended and bool(int(said["ShdPnd"], 16) & 1 << (number - 1))
     return False

@@ -163,6 +163,8 @@ worker/test_pauses.py::test_a_paused_queue_waits_and_the_others_go_on = database
 worker/test_stops.py::test_restart_ends_a_busy_worker_after_its_job = database
 worker/test_attempts.py::test_three_tries_killed_twice_then_done = database redis
 worker/test_awaiting.py::* = database* redis*
+worker/test_steps.py::test_a_job_sleeps_and_waits_for_an_event = database-* *-Order-line
+worker/test_steps.py::test_a_job_that_gives_itself_back_goes_on_where_it_was = database-* *-line
 worker/test_exactly_once.py::test_however_a_job_ends_it_is_done_once = sqlite* *worker
 worker/test_beanstalkd_faults.py::* = F1 F5 F40 F42 F43 F45
 

@@ -29,7 +29,7 @@ def chunks(project: Project) -> Project:
 
 
 def push(project: Project, code: str) -> list[str]:
-    finished = project.python(f"from chunking import *\nfrom qframe import *\nprint({code})")
+    finished = project.program(f"from chunking import *\nfrom qframe import *\nprint({code})")
     assert finished.code == 0, finished.err
     return finished.out.split()
 

@@ -40,7 +40,7 @@ def flows(project: Project) -> Project:
 
 
 def python(project: Project, code: str) -> str:
-    finished = project.python(f"from flowing import *\nfrom qframe import find_flow\n{code}")
+    finished = project.program(f"from flowing import *\nfrom qframe import find_flow\n{code}")
     assert finished.code == 0, finished.err
     return finished.out.strip()
 

@@ -135,7 +135,7 @@ url = "{url}"
     project.manager.backend("elsewhere").migrate()
     worker = project.work("--isolate")
     wait_for(lambda: "nothing is scheduled: schedule.modules: 'ticks' cannot" in worker.err, "why")
-    pushed = project.python(PUSH, url)
+    pushed = project.program(PUSH, url)
     assert pushed.code == 0, pushed.err
     project.wait_for_note("note")
     wait_for(lambda: project.queue.store.get(_TURN)[0], "who looks")

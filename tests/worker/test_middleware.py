@@ -331,7 +331,7 @@ def test_a_wrong_one_in_the_configuration_ends_the_worker_with_2(
 
 def test_a_program_runs_it_with_dispatch_sync(project: Project) -> None:
     project.configure('middleware = ["through:Around"]')
-    finished = project.python(
+    finished = project.program(
         "from through import Both, Skipped\nBoth.dispatch_sync()\nprint(Skipped.dispatch_sync())\n"
     )
     assert finished.code == 0, finished.err

@@ -28,7 +28,7 @@ def lay_out(project: Project) -> None:
 
 def dispatch(project: Project, code: str) -> None:
     said = f"from at_once import *\nfrom qframe import chain, dispatch\n{code}"
-    ran = project.python(said)
+    ran = project.program(said)
     assert ran.code == 0, ran.err
 
 

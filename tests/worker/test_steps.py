@@ -43,13 +43,15 @@ def facts(project: Project) -> list[str]:
 
 
 def dispatch(project: Project, job: str) -> str:
-    finished = project.python(f"from stepping import *\nprint({job}.send())")
+    finished = project.program(f"from stepping import *\nprint({job}.send())")
     assert finished.code == 0, finished.err
     return finished.out.strip()
 
 
 def send(project: Project, uuid: str, value: str) -> None:
-    finished = project.python(f"import qframe\nprint(qframe.send_event({uuid!r}, 'paid', {value}))")
+    finished = project.program(
+        f"import qframe\nprint(qframe.send_event({uuid!r}, 'paid', {value}))"
+    )
     assert finished.out.strip() == "True", finished
 
 
@@ -220,7 +222,7 @@ _EVERY = 0.2
 def test_no_finished_step_is_done_again_whoever_is_killed(steps: Project, jobs: int) -> None:
     steps.configure(retry_after=1.5)
     code = "from stepping import *\nfrom qframe import bulk\nbulk(Six(number=n) for n in range({}))"
-    assert steps.python(code.format(jobs)).code == 0
+    assert steps.program(code.format(jobs)).code == 0
     workers = [steps.work("--quiet") for _ in range(3)]
     while len(steps.notes("done")) < jobs:
         time.sleep(_EVERY)
@@ -247,7 +249,7 @@ def test_a_link_gets_what_the_one_before_it_returned(
 ) -> None:
     code = "from stepping import *\nfrom qframe import chain\nchain([{}]).dispatch()"
     links = ", ".join(f"Adds(number={number})" for number in (1, 10, 100))
-    assert steps.python(code.format(links)).code == 0
+    assert steps.program(code.format(links)).code == 0
     assert steps.drain(*kind).code == 0
     assert [words[1:] for words in steps.notes("previous")] == [
         ["1", "None", "-"], ["10", "1", "stepping.Adds"], ["100", "11", "stepping.Adds"],
