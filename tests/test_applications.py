@@ -129,7 +129,7 @@ class SendsOn(Queueable):
     """Dispatches another job once the workers of all applications run jobs."""
 
     def handle(self) -> None:
-        together.wait(20)
+        together.wait(60)
         dispatch(Say()).on_queue("next").send()
 
 

@@ -334,7 +334,7 @@ def test_one_who_takes_long_holds_up_no_look(scene: Scene) -> None:
 
     go_on = threading.Event()
     one = scene.another()
-    scene.wrong, scene.told.hold = ["mail"], lambda: (go_on.wait(20), None)[1]
+    scene.wrong, scene.told.hold = ["mail"], lambda: (go_on.wait(60), None)[1]
     scene.clock.now += 10
     one.check()
     scene.wrong = []
@@ -342,7 +342,7 @@ def test_one_who_takes_long_holds_up_no_look(scene: Scene) -> None:
     for _ in range(20):
         scene.clock.now += 1
         one.check()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert scene.told.events == []
     go_on.set()
     wait_for(lambda: scene.told.events == ["raised"], "the slow one")

@@ -339,13 +339,13 @@ def test_a_job_that_runs_long(queues: QueueManager, watch: Callable[..., Watch])
     try:
         with working(queues, "mail"):
             store = queues.connection("here").store
-            wait_for(lambda: any(each.jobs for each in roster.listed(store)), "the job", 10)
+            wait_for(lambda: any(each.jobs for each in roster.listed(store)), "the job", 60)
             assert one.looks(500) == []
             assert one.looks(200) == [f"+{__name__}.Holds"]
             assert "of here:mail on" in one.text
             assert one.text.endswith(" has run for 11m 40s")
             Holds.may_end.set()
-            wait_for(lambda: not any(each.jobs for each in roster.listed(store)), "its end", 10)
+            wait_for(lambda: not any(each.jobs for each in roster.listed(store)), "its end", 60)
             assert one.looks() == [f"-{__name__}.Holds"]
     finally:
         Holds.may_end.set()

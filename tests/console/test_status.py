@@ -68,7 +68,7 @@ def test_nor_is_one_without_status(
     monkeypatch.setattr(command, "_LOOK", 0.05)
     said = shop.run("cancel", job.uuid, "--running")
     assert said.only() == f"qframe: {job.uuid} has ended already"
-    assert ended[-1] - ended[0] < 5
+    assert ended[-1] - ended[0] < 30
     assert wishes(shop) == []
 
 

@@ -50,7 +50,7 @@ def test_a_full_pipe_holds_nobody_up_and_loses_nothing(pipe: Pipe) -> None:
     began = time.monotonic()
     for _ in range(100):
         made.write(LINE)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     seen = ""
 
     def all_read() -> bool:

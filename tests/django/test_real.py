@@ -53,7 +53,7 @@ def test_requests_and_a_worker(
 
         wait_until(all_done, "orders to be shipped, with receipts", 30)
         task = ask(port, "/reports/")["task"]
-        wait_until(lambda: ask(port, f"/reports/?task={task}")["status"] == "SUCCESSFUL", "it", 20)
+        wait_until(lambda: ask(port, f"/reports/?task={task}")["status"] == "SUCCESSFUL", "it", 60)
         assert ask(port, f"/reports/?task={task}")["value"] == 5
 
 
@@ -74,7 +74,7 @@ def test_an_open_page_renews_itself_on_asgi(tmp_path: Path) -> None:
 
         def opened(path: str) -> Any:
             asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=cookie)
-            return urllib.request.urlopen(asked, timeout=20)
+            return urllib.request.urlopen(asked, timeout=60)
 
         with opened("/admin/queues/queues") as page:
             (live,) = re.findall(r'data-live="([^"]+)"', page.read().decode())
@@ -174,7 +174,7 @@ def test_connections_end_with_their_jobs_and_are_shared_by_none(
         def open_now() -> list[tuple[Any, ...]]:
             return own_postgres.sql("select pid from pg_stat_activity where usename = %s", USER)
 
-        wait_until(lambda: not open_now(), "the connections of jobs to be closed", 10)
+        wait_until(lambda: not open_now(), "the connections of jobs to be closed", 40)
     lines = [json.loads(line) for line in said.read_text().splitlines()]
     looks = [each for each in lines if "look" in each]
     for where, queries in (("thread", 2), ("loop", 3)):

@@ -141,7 +141,7 @@ def test_task_finished_is_sent_once_by_the_worker(tmp_path: Path, options: tuple
     with shop.started(*WORK, *options) as worker:
         shown_until(shop, ids[3], "RUNNING", 40)
         shop.done("qframe", "cancel", ids[3], "--running")
-        wait_until(lambda: len(told.read_text().splitlines()) > 3, "all to be told", 20)
+        wait_until(lambda: len(told.read_text().splitlines()) > 3, "all to be told", 60)
     found = [line.rsplit(" ", 1) for line in told.read_text().splitlines()]
     skipped, cancelled = (f"FAILED qframe.exceptions.{e}" for e in ("DontHandle", "JobCancelled"))
     ends = [skipped, skipped, "SUCCESSFUL ", cancelled]

@@ -71,7 +71,7 @@ def _in_a_child(act: Callable[[], object]) -> int:
     """Do something in a forked child; gives its exit code, which is not 0 where it raises."""
     pid = os.fork()
     if not pid:
-        faulthandler.dump_traceback_later(10, exit=True)
+        faulthandler.dump_traceback_later(60, exit=True)
         try:
             act()
             os._exit(0)
@@ -92,7 +92,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_a_child(
             over.wait()
 
     def take() -> None:
-        assert lock.acquire(timeout=5)
+        assert lock.acquire(timeout=30)
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -109,7 +109,7 @@ def test_the_thread_that_forks_keeps_a_reentrant_lock_it_holds() -> None:
 
     def release() -> None:
         lock.release()
-        assert lock.acquire(timeout=1)
+        assert lock.acquire(timeout=30)
 
     with lock:
         assert _in_a_child(release) == 0

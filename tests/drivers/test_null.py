@@ -47,7 +47,7 @@ def test_a_wait_is_woken_by_a_descriptor_of_any_number() -> None:
     high = fcntl.fcntl(ours, fcntl.F_DUPFD, 1500)
     os.write(theirs, b"\0")
     began = time.monotonic()
-    NullBackend().wait(["q"], 10, high)
-    assert time.monotonic() - began < 5
+    NullBackend().wait(["q"], 60, high)
+    assert time.monotonic() - began < 30
     for each in (ours, theirs, high):
         os.close(each)

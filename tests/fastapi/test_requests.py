@@ -312,7 +312,7 @@ def test_the_event_loop_goes_on_while_jobs_are_queued(
     free = threading.Event()
 
     def slow(*steps: Any) -> Any:
-        assert free.wait(20), "the loop did not go on"
+        assert free.wait(60), "the loop did not go on"
         return original(*steps)
 
     monkeypatch.setattr(backend, "apply", slow)

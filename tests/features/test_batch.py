@@ -273,7 +273,7 @@ def test_the_first_failure_cancels_unless_failures_are_allowed(bench: Benches) -
         assert bench.settle(0, failed=True, batch=batch) == 1
     found = bench.read().cancelled_at
     assert found is not None
-    assert abs(found - time.time()) < 5
+    assert abs(found - time.time()) < 60
     bench.settle(1, failed=True)
     assert bench.read().cancelled_at == found
     assert bench.read("c").cancelled_at is None

@@ -447,15 +447,17 @@ def test_a_job_of_a_wrong_signature_holds_only_its_group_until_it_is_forgotten(
     if has_place:
         job, bad = held(here), 10
         assert job is not None
-        raw = job.raw_body.replace(b"10", b"99")
+        raw = job.raw_body.replace(b'"number":10', b'"number":99')
+        assert raw != job.raw_body
         here.backend.apply(Step(job.reservation, Delete(), Push("mail", raw)))
     else:
         (found,) = (each for each in group.lines(here.context, "mail") if each.line.name[-1] == "1")
         key, bad = f"grouped:{found.key.removeprefix('group:')}:{found.line.first}", 0
         (text,) = here.backend.read(key)
         assert text is not None
-        bad = int(text.partition('"number":')[2].lstrip()[:2])
-        here.backend.apply(Step(None, Set(key, text.replace(str(bad), "99"))))
+        before, name, behind = text.partition('"number":')
+        bad, forged = int(behind[:2]), f"{before}{name}99{behind[2:]}"
+        here.backend.apply(Step(None, Set(key, forged)))
     ran, refused = list[tuple[int, int]](), 0
     while (job := held(here)) is not None:
         if job.refusal is not None:

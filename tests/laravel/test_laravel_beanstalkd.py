@@ -22,7 +22,7 @@ NESTED: dict[str, Any] = {
     "nested": {"ключ": {"deep": [{"er": 1}]}, "0": "a key of digits"},
     "numbers": [123456789012345, 2**63 - 1, 1700000000.123456],
 }
-SLACK = 5.0
+SLACK = 20.0
 """Seconds that a wake may take on a busy machine; what it must not be is the wait's 30."""
 
 
@@ -328,10 +328,10 @@ def test_a_job_of_a_killed_python_worker_is_run_by_php_at_once(app: BeanstalkdAp
 def test_php_does_not_take_a_job_whose_lease_python_renews(
     make_on_beanstalkd: MakeOnBeanstalkd, pushed_by: str
 ) -> None:
-    app = make_on_beanstalkd(retry_after=2)
-    app.php_options = {"queue": {"retry_after": 2}}
-    push_shared(app, pushed_by, {"sleep": 5})
-    assert app.one()["ttr"] == 2
+    app = make_on_beanstalkd(retry_after=3)
+    app.php_options = {"queue": {"retry_after": 3}}
+    push_shared(app, pushed_by, {"sleep": 7})
+    assert app.one()["ttr"] == 3
     worker = app.work()
     app.wait_for("start", side="python")
     php = app.php_worker(tries=9)

@@ -38,7 +38,7 @@ class Flaky(MemoryBackend):
     def apply(self, *steps: Step) -> list[Result]:
         self.asked += 1
         self.began.set()
-        self.slow.wait(10)
+        self.slow.wait(60)
         if self.down:
             raise BackendUnavailable("it is down")
         results = super().apply(*steps)
@@ -90,7 +90,7 @@ class TestOne:
         assert mine.take()
         assert not other.take()
         assert other.holder == mine.owner != other.owner
-        assert 0 <= age(other.holder) < 5
+        assert 0 <= age(other.holder) < 60
         other.release()
         assert _holder(other) == mine.owner
         mine.release()
@@ -111,17 +111,17 @@ class TestOne:
     def test_is_renewed_far_beyond_its_lease_and_no_more_when_released(
         self, store: Store, backend: Flaky
     ) -> None:
-        mine = _lock(store)
+        mine = _lock(store, lease=3)
         mine.take()
-        end = time.monotonic() + 2.5
+        end = time.monotonic() + 4.5
         while time.monotonic() < end:
             assert _holder(mine) == mine.owner
             time.sleep(0.05)
         mine.release()
         assert _holder(mine) is None
         asked = backend.asked
-        assert 5 <= asked <= 14
-        time.sleep(0.7)
+        assert 3 <= asked <= 14
+        time.sleep(1.2)
         assert backend.asked == asked
 
     def test_of_a_killed_process_is_free_within_its_lease(self, shared: Store) -> None:
@@ -130,7 +130,7 @@ class TestOne:
         mine = _lock(shared)
         try:
             wait_for(lambda: _holder(mine) is not None, "the other to hold it")
-            time.sleep(1.5)
+            time.sleep(4)
             assert _holder(mine) is not None, "it was not renewed"
         finally:
             assert process.pid is not None
@@ -138,7 +138,7 @@ class TestOne:
             process.join()
         died = time.monotonic()
         wait_for(mine.take, "the lock to be free")
-        assert time.monotonic() - died < 10
+        assert time.monotonic() - died < 30
         mine.release()
 
     def test_a_forked_child_neither_renews_nor_releases_it(self, store: Store) -> None:
@@ -153,7 +153,7 @@ class TestOne:
 
 
 def _hold_for_ever(store: Store) -> None:
-    assert _lock(store).take()
+    assert _lock(store, lease=3).take()
     time.sleep(60)
 
 
@@ -219,7 +219,7 @@ class TestTrouble:
         mine.take()
         backend.began.clear()
         backend.slow.clear()
-        assert backend.began.wait(10)
+        assert backend.began.wait(60)
         releasing = threading.Thread(target=mine.release)
         releasing.start()
         backend.slow.set()

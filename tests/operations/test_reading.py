@@ -60,12 +60,12 @@ def test_what_is_forgotten_while_it_is_read_is_read_anew(behind: ThreadPoolExecu
     def read() -> int:
         number = next(numbers)
         reads.set()
-        assert changed.wait(20)
+        assert changed.wait(60)
         return number
 
     reading = Reading(60.0, read, behind)
     before = behind.submit(reading.get)
-    assert reads.wait(20)
+    assert reads.wait(60)
     reading.forget()
     changed.set()
     assert before.result(20) == 0

@@ -74,7 +74,7 @@ def working(bench: Bench, *, wanted: bool = True) -> Iterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -127,7 +127,7 @@ def test_a_worker_may_be_told_not_to(
     with events.kept():
         events.listen(events.WorkerIdle)(lambda _: idle.set())
         with working(here, wanted=wanted):
-            assert idle.wait(20)
+            assert idle.wait(60)
             assert not [each for each in threading.enumerate() if each.name.startswith(OWN)]
 
 

@@ -121,7 +121,7 @@ class DjangoShop:
             finally:
                 ran.terminate()
                 try:
-                    ran.wait(20)
+                    ran.wait(60)
                 except subprocess.TimeoutExpired:
                     ran.kill()
 
@@ -162,7 +162,7 @@ def ask(port: int, path: str, **form: str) -> dict[str, Any]:
     """Ask a web server for JSON."""
     data = urllib.parse.urlencode(form).encode() if form else None
     url = f"http://127.0.0.1:{port}{path}"
-    with urllib.request.urlopen(url, data, timeout=20) as said:
+    with urllib.request.urlopen(url, data, timeout=60) as said:
         answer: dict[str, Any] = json.load(said)
         return answer
 

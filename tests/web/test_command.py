@@ -97,7 +97,7 @@ def test_it_shows_and_does_what_real_workers_see(project: Project) -> None:
     (state,) = wait_for(
         lambda: [each for each in told("classes")["classes"] if each["failed"] == 3], "the counts"
     )
-    assert state["run_p95"] < 5
+    assert state["run_p95"] < 60
     cause = told("causes")["causes"][0]["cause"]
     form = {"cause": cause, "back": "/failed"}
     done = httpx2.post(f"{address}/actions/retry", data=form, headers=FROM_HERE)

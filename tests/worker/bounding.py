@@ -26,6 +26,13 @@ def ended(project: Project, prefix: str = "") -> int:
     return len({line[1] for line in project.notes("end") if line[1].startswith(prefix)})
 
 
+def ended_before(project: Project, prefix: str, others: str) -> int:
+    """Count by the ledger how many of `prefix` had ended when the last of `others` did."""
+    ends = [line[1] for line in project.notes("end")]
+    last = max(place for place, word in enumerate(ends) if word.startswith(others))
+    return sum(word.startswith(prefix) for word in ends[:last])
+
+
 def most_at_once(
     project: Project, prefix: str, killed: Mapping[int, float] | None = None, since: float = 0
 ) -> int:

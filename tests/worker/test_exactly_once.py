@@ -107,7 +107,7 @@ def test_each_row_has_its_job_whenever_the_program_is_killed(
         time.sleep(random.uniform(0, 0.1))
         program.signal(signal.SIGKILL)
         program.wait()
-        wait_for(lambda: shop.waiting() == len(shop.orders()), "a job for each row", 5)
+        wait_for(lambda: shop.waiting() == len(shop.orders()), "a job for each row", 30)
     assert shop.waiting() > kills
 
 
@@ -141,7 +141,7 @@ def test_a_worker_that_waits_for_the_transaction_keeps_no_job_waiting(
     worker = project.start("work", "--isolate", environment={"SHOP": shop.url})
     wait_for(lambda: shop.waiting() == 0 and project.notes("took"), "the end of the job", 60)
     ((_, took),) = project.notes("took")
-    assert float(took) < 2  # else until a call gives up waiting for the lock, 5 s and more
+    assert float(took) < 4.5  # else until a call gives up waiting for the lock, 5 s and more
     assert shop.orders() == ["writes long"]
     wait_for(lambda: "DONE" in worker.out, "what came of it")
     assert project.failed() == []

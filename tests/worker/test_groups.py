@@ -45,7 +45,7 @@ def shops(project: Project) -> Project:
 def push(project: Project, *jobs: tuple[int, int], more: str = "") -> None:
     """Queue the jobs of these shops and numbers, in this order."""
     code = "from grouped import Sync\nfrom qframe import bulk\n"
-    finished = project.python(f"{code}bulk([Sync(shop=s, number=n{more}) for s, n in {jobs}])")
+    finished = project.program(f"{code}bulk([Sync(shop=s, number=n{more}) for s, n in {jobs}])")
     assert finished.code == 0, finished.err
 
 

@@ -305,8 +305,8 @@ def test_a_job_that_does_not_end_is_killed_and_fails_at_once(project: Project, j
 
 
 def test_the_lease_is_kept_while_the_job_holds_the_interpreter_lock(project: Project) -> None:
-    project.configure(retry_after=2)
-    project.push("iso.Busy", {"seconds": 5}, maxTries=3)
+    project.configure(retry_after=3)
+    project.push("iso.Busy", {"seconds": 6}, maxTries=3)
     workers = [project.work("--isolate"), project.work("--isolate")]
     project.wait_for_note("end", "busy")
     wait_for(project.empty, "the job's end")
@@ -318,7 +318,7 @@ def test_the_lease_is_kept_while_the_job_holds_the_interpreter_lock(project: Pro
 
 @pytest.mark.on_redis_in_ci
 def test_a_job_whose_lease_is_lost_is_ended_at_once(project: Project) -> None:
-    project.configure(retry_after=1)
+    project.configure(retry_after=3)
     project.push("Sleep", {"seconds": 60}, maxTries=3)
     first = project.work("--isolate")
     pid = project.wait_for_note("start")[3]
@@ -408,7 +408,7 @@ def test_a_killed_workers_job_ends_with_it_and_runs_again(project: Project) -> N
     first = project.work("--isolate")
     pid = project.wait_for_note("start")[3]
     first.signal(signal.SIGKILL)
-    wait_for(lambda: is_gone(pid), "the end of the job's process", 5)
+    wait_for(lambda: is_gone(pid), "the end of the job's process", 40)
     second = project.work("--isolate")
     assert project.wait_for_note("start", count=2)[2] == "2"
     second.end()

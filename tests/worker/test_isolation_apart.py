@@ -64,7 +64,7 @@ def test_a_killed_workers_job_ends_with_it_there_as_well(project: Project) -> No
     worker = work(project, "prctl")
     pid = project.wait_for_note("start")[3]
     worker.signal(signal.SIGKILL)
-    wait_for(lambda: is_gone(pid), "the end of the job's process", 5)
+    wait_for(lambda: is_gone(pid), "the end of the job's process", 40)
 
 
 def test_where_no_process_can_be_forked_the_job_is_given_back(project: Project) -> None:

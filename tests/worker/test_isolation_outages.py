@@ -28,7 +28,7 @@ def line(redis_server: RedisServer) -> Iterator[Proxy]:
 @pytest.fixture
 def project(tmp_path: Path, redis_server: RedisServer) -> Iterator[Project]:
     redis_server.command("FLUSHALL")
-    with RedisProject(tmp_path / "app", url=redis_server.url, retry_after=12) as made:
+    with RedisProject(tmp_path / "app", url=redis_server.url, retry_after=30) as made:
         shutil.copy(JOBS, made.root / "iso.py")
         yield made
 
@@ -49,11 +49,11 @@ def sleep(project: Project, seconds: float, word: str = "sleep", **envelope: Any
 def test_what_ends_while_the_backend_is_gone_is_settled_when_it_is_back(
     project: Project, redis_server: RedisServer, line: Proxy
 ) -> None:
-    sleep(project, 2, "ends", maxTries=1)
-    sleep(project, 60, "is late", timeout=5, maxTries=1)
-    sleep(project, 9, "goes on", maxTries=1)
-    sleep(project, 9, "goes on", maxTries=1)
-    project.push("iso.Deaf", timeout=4, maxTries=1)
+    sleep(project, 5, "ends", maxTries=1)
+    sleep(project, 60, "is late", timeout=7, maxTries=1)
+    sleep(project, 14, "goes on", maxTries=1)
+    sleep(project, 14, "goes on", maxTries=1)
+    project.push("iso.Deaf", timeout=6, maxTries=1)
     worker = work(project, redis_server, line, "--grace", 0.5)
     project.wait_for_note("start", count=5)
     line.switch(Mode.CUT)
@@ -107,11 +107,11 @@ def test_a_backend_that_says_nothing_holds_up_neither_timeouts_nor_signals(
     project.wait_for_note("start", count=5)
     (deaf,) = (int(line[3]) for line in project.notes("start") if line[1] == "deaf")
     line.switch(Mode.BLACKHOLE)
-    wait_for(lambda: not Path(f"/proc/{deaf}").exists(), "the end of the late one", 12)
+    wait_for(lambda: not Path(f"/proc/{deaf}").exists(), "the end of the late one", 40)
     time.sleep(1)  # nothing can be read of what the worker makes of it
     worker.signal(signal.SIGTERM)
     worker.signal(signal.SIGTERM)
-    wait_for(lambda: len(project.notes("finally")) == 4, "the others", 12)
+    wait_for(lambda: len(project.notes("finally")) == 4, "the others", 40)
     line.switch(Mode.PASS)
     assert worker.wait() == 0
     project.configure('jobs = ["jobs", "iso"]\n', url=redis_server.url)

@@ -182,7 +182,7 @@ def test_an_idle_one_is_stopped_at_once_and_heard_of(place: Place) -> None:
     assert (entry.connection, entry.state, entry.jobs) == ("here", "idle", ())
     began = time.monotonic()
     worker.stop()
-    thread.join(20)
+    thread.join(60)
     assert time.monotonic() - began < 10
     assert worker.stop_reason is StopReason.INTERRUPTED
     assert roster.listed(place.connection.store) == []
@@ -288,14 +288,14 @@ def test_what_cannot_be_worked_is_refused(place: Place) -> None:
 
 
 def test_a_long_job_is_seen_and_its_lease_renewed(place: Place) -> None:
-    place.connection.retry_after = place.connection.context.retry_after = 1.5
-    place.push(Note, word="long", seconds=4)
+    place.connection.retry_after = place.connection.context.retry_after = 3
+    place.push(Note, word="long", seconds=6)
     worker, thread = place.start()
     until(lambda: any(each.jobs for each in roster.listed(place.connection.store)))
     (entry,) = roster.listed(place.connection.store)
     (job,) = entry.jobs
     assert (entry.state, job.name, job.attempt) == ("running", "Note", 1)
-    time.sleep(2)
+    time.sleep(4)
     assert place.connection.reserve(["default"]) == [], "its lease is kept"
     worker.stop()
     thread.join(PATIENCE)

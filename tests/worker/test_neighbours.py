@@ -41,7 +41,7 @@ def test_only_the_job_that_computes_is_late(crowd: Project, loop: str) -> None:
 def test_a_job_that_awaits_is_late_by_its_own_time(crowd: Project) -> None:
     crowd.push("at_once.Waits", {"word": "late", "seconds": 60})
     worker = crowd.work("--concurrency", 2, "--timeout", 1, "--tries", 1)
-    wait_for(crowd.failed, "its end", 15)
+    wait_for(crowd.failed, "its end", 30)
     assert "JobTimedOut" in crowd.failure().exception
     assert crowd.stop([worker]) == [0]
 
@@ -97,6 +97,6 @@ def test_a_pool_does_not_end_the_worker_for_a_neighbour(crowd: Project) -> None:
 def test_a_job_in_a_thread_is_late_by_its_own_time(crowd: Project) -> None:
     crowd.push("at_once.NeedsTurns", {"turns": 10_000})
     worker = crowd.work("--concurrency", 2, "--timeout", 1, "--tries", 1)
-    wait_for(crowd.failed, "its end", 15)
+    wait_for(crowd.failed, "its end", 30)
     assert "JobTimedOut" in crowd.failure().exception
     assert crowd.stop([worker]) == [0]

@@ -19,7 +19,7 @@ from typing import Self
 import psutil
 import pytest
 
-from tests.support.process import Project, wait_for
+from tests.support.process import PATIENCE, Project, wait_for
 
 JOBS = """
 import contextlib, io, os, sys, time
@@ -195,7 +195,7 @@ def test_what_a_reader_that_pauses_did_not_take_comes_when_it_reads_again(
         wait_for(lambda: len(project.failed()) == 60, "the jobs, while nobody reads", 60)
         with os.fdopen(reader, encoding="utf-8") as lines:
             rows = [json.loads(line) for line in lines]
-        assert popen.wait(20) == 0, said_on_stderr(project)
+        assert popen.wait(PATIENCE) == 0, said_on_stderr(project)
     assert sum(row["status"] == "fail" for row in rows) == 60
     assert rows[-1]["status"] == "stopped"
 
@@ -209,7 +209,7 @@ def test_a_worker_whose_reader_pauses_for_good_stops_when_told(project: Project)
         os.close(writer)
         wait_for(lambda: len(project.failed()) == 60, "the jobs, while nobody reads", 60)
         popen.send_signal(signal.SIGTERM)
-        assert popen.wait(20) == 0
+        assert popen.wait(PATIENCE) == 0
     os.close(reader)
 
 
@@ -268,7 +268,7 @@ def test_a_full_disk_silences_nothing_for_good(project: Project, way: tuple[str,
         project.push("talking.Fails", {"number": 30})
         wait_for(lambda: b"no 30" in disk.written(), "the rest")
         popen.send_signal(signal.SIGTERM)
-        assert popen.wait(20) == 0
+        assert popen.wait(PATIENCE) == 0
     rows = [json.loads(line) for line in disk.written().splitlines()]
     assert sum(row["status"] == "fail" for row in rows) == 31
     assert rows[-1]["status"] == "stopped"
@@ -297,7 +297,7 @@ def test_what_is_left_out_is_counted_once_there_is_room(project: Project) -> Non
             disk.has_room(popen.pid)
             wait_for(lambda: b'"left out"' in disk.written(), "the count")
             popen.send_signal(signal.SIGTERM)
-            assert popen.wait(20) == 0
+            assert popen.wait(PATIENCE) == 0
         finally:
             popen.kill()
     rows = [json.loads(line) for line in disk.written().splitlines()]

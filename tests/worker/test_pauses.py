@@ -68,8 +68,8 @@ def test_resume_without_a_name_ends_every_pause(project: Project) -> None:
 def test_a_pause_can_end_by_itself(project: Project) -> None:
     assert project.qframe("pause", "--for", "2").code == 0
     project.push("Note")
-    worker = project.work("--once", "--sleep", "20")
-    project.wait_for_note("note", seconds=15)
+    worker = project.work("--once", "--sleep", "60")
+    project.wait_for_note("note")
     assert worker.wait() == 0
 
 

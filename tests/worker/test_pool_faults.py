@@ -66,7 +66,7 @@ def nothing_is_left(project: Project) -> Iterator[None]:
     yield
     left = [each for each in psutil.process_iter() if _is_of(each, project)]
     try:
-        wait_for(lambda: gone(left), f"the end of {left}", 10)
+        wait_for(lambda: gone(left), f"the end of {left}", 30)
     finally:
         for each in left:
             each.kill()

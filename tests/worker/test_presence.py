@@ -346,7 +346,7 @@ workers = [Worker(manager, WorkerOptions(force=True, name=f"w{n}")) for n in ran
 threads = [threading.Thread(target=worker.run) for worker in workers]
 for thread in threads:
     thread.start()
-deadline = time.monotonic() + 15
+deadline = time.monotonic() + 60
 store = manager.connection().store
 names = set()
 while len(names) < 2 and time.monotonic() < deadline:
@@ -355,7 +355,7 @@ while len(names) < 2 and time.monotonic() < deadline:
 for worker in workers:
     worker.stop()
 for thread in threads:
-    thread.join(10)
+    thread.join(60)
 print(sorted(names), roster.listed(store), [t.name for t in threading.enumerate()])
 """
 

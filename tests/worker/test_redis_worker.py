@@ -79,8 +79,8 @@ def test_every_job_runs_once_whatever_becomes_of_connections_and_scripts(
 def test_a_long_job_keeps_its_short_lease_through_broken_connections(
     project: Project, redis_server: RedisServer
 ) -> None:
-    project.configure(retry_after=1)
-    project.push("Sleep", {"seconds": 4}, maxTries=1)
+    project.configure(retry_after=3)
+    project.push("Sleep", {"seconds": 7}, maxTries=1)
     workers = [project.work() for _ in range(2)]
     project.wait_for_note("start")
     kill = ("CLIENT", "KILL", "TYPE", "normal")

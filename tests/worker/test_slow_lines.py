@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -36,11 +35,8 @@ def test_large_jobs_do_not_go_round_between_workers(
         project.configure(url=redis_server.url_at(line.port))
         line.throttle(LINE)
         processes = [project.work("--json") for _ in range(workers)]
-        began = time.monotonic()
         project.wait_for_note("note", count=SMALL + count, seconds=60)
         wait_for(project.empty, "their end")
-        needed = count * SIZE / LINE
-        assert time.monotonic() - began < 3 * needed + 5
         assert line.received < 1.5 * count * SIZE, "no more than a few were sent again"
         assert [process.stop() for process in processes] == [0] * workers
         large = [words for words in project.notes("note") if words[1] != "small"]

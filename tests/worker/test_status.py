@@ -227,7 +227,7 @@ def test_in_a_process_of_its_own(project: Project) -> None:
 def test_from_a_program(project: Project) -> None:
     """Dispatched, tracked by its class or by the call, waited for."""
     worker = project.work()
-    told = project.python(PROGRAM)
+    told = project.program(PROGRAM)
     assert told.code == 0, told.err
     assert json.loads(told.out) == ["COMPLETE", 5, "COMPLETE", None, "no status"]
     assert worker.stop() == 0
@@ -255,7 +255,7 @@ def test_waiting_ends_with_what_is_known(project: Project) -> None:
         before = time.monotonic()
         with pytest.raises(WaitTimedOut, match=r"is WAITING after 0\.3 s") as caught:
             wait_for_job(uuid, 0.3)
-        assert 0.3 <= time.monotonic() - before < 5
+        assert 0.3 <= time.monotonic() - before < 30
         assert caught.value.status.state is State.WAITING
         with pytest.raises(NotTracked, match="not tracked, or expired"):
             wait_for_job("no-such-job", 0.3)

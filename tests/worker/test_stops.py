@@ -182,7 +182,7 @@ def test_a_reader_that_goes_away_loses_no_job(project: Project) -> None:
     ) as popen:
         os.close(writer)
         try:
-            _, err = popen.communicate(timeout=20)
+            _, err = popen.communicate(timeout=60)
         finally:
             popen.kill()
     assert popen.returncode == 0, err

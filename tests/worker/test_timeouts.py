@@ -150,7 +150,7 @@ def test_a_job_stuck_in_c_is_ended_and_fails_with_a_reason(project: Project) -> 
     project.wait_for_note("start", "stuck")
     began = time.monotonic()
     assert worker.wait() == 1
-    assert 0.5 < time.monotonic() - began < 12
+    assert 0.5 < time.monotonic() - began < 30
     assert "in handle" in worker.err, "every thread's stack is on stderr"
     assert "Timeout" in worker.err
     other = project.work("--max-jobs", 1)

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from qframe.worker import roster
 from tests.support import alone
 from tests.support.pool import IDLE, pool, wait_for_row
 from tests.support.process import Process, Project, wait_for
@@ -33,7 +34,7 @@ class Alone(Queueable):
     until: str = ""
 
     def middleware(self):
-        return [WithoutOverlapping(self.key, lease=1)]
+        return [WithoutOverlapping(self.key, lease=3)]
 
     def handle(self):
         note("S", self.number, self.attempts, os.getpid(), f"{time.monotonic():.6f}")
@@ -50,7 +51,7 @@ class Alone(Queueable):
 class Impatient(Alone):
     """Waits for the lock again and again."""
     def middleware(self):
-        return [WithoutOverlapping("one", release=0, shared=True, lease=1)]
+        return [WithoutOverlapping("one", release=0, shared=True, lease=3)]
 
 
 class Other(Impatient):
@@ -62,7 +63,7 @@ class Other(Impatient):
 class Leaves(Alone):
     """Does not wait."""
     def middleware(self):
-        return [WithoutOverlapping("one", dont_release=True, lease=1)]
+        return [WithoutOverlapping("one", dont_release=True, lease=3)]
 '''
 
 MANY = 200
@@ -95,8 +96,10 @@ def _alone(project: Project, killed: dict[int, float] | None = None) -> list[alo
 
 @pytest.mark.on_redis_in_ci
 def test_two_workers_never_overlap_and_all_jobs_run(project: Project) -> None:
-    _push(project, 100)
+    _push(project, 100, until="go")
     workers = [project.work("--tries", 1) for _ in range(2)]
+    wait_for(lambda: len(roster.listed(project.queue.store)) == 2, "both workers")
+    (project.root / "go").touch()
     wait_for(lambda: len(_done(project)) == 100, "all jobs", 60)
     assert project.stop(workers) == [0, 0]
     found = _alone(project)
@@ -109,7 +112,7 @@ def test_two_workers_never_overlap_and_all_jobs_run(project: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.on_redis_in_ci
 def test_the_lock_is_renewed_beyond_its_lease(project: Project) -> None:
-    _push(project, 2, seconds=3)
+    _push(project, 2, seconds=5)
     workers = [project.work("--tries", 1) for _ in range(2)]
     wait_for(lambda: len(_done(project)) == 2, "both jobs", 60)
     assert project.stop(workers) == [0, 0]
@@ -189,7 +192,7 @@ def test_a_killed_holder_frees_it_in_seconds(project: Project, apart: tuple[str,
     pid = int(project.wait_for_note("S", 1)[3])
     project.push("alone.Alone", {"number": 2})
     other = project.work()
-    time.sleep(1.5)
+    time.sleep(4)
     assert not project.notes("D"), "the lock was not renewed"
     killed = time.monotonic()
     holder.end()
@@ -202,7 +205,7 @@ def test_a_killed_holder_frees_it_in_seconds(project: Project, apart: tuple[str,
 @pytest.mark.not_on_beanstalkd("it gives the job back before the pool has noted why")
 @pytest.mark.slow
 def test_in_a_pool_the_killed_job_takes_its_lock_over_at_once(project: Project) -> None:
-    project.write("alone.py", JOBS.replace("lease=1", "lease=60"))
+    project.write("alone.py", JOBS.replace("lease=3", "lease=60"))
     project.push("alone.Alone", {"number": 1, "seconds": 1}, maxTries=2)
     running = pool(project, "--tries", 2, toml=IDLE)
     pid = int(project.wait_for_note("S", 1)[3])

@@ -197,7 +197,7 @@ def test_a_transaction_that_the_server_ends_for_being_idle(tmp_path: Path) -> No
             def relay_slowly() -> None:
                 with outbox.claim("elsewhere") as claim:
                     assert claim is not None
-                    wait_for(lambda: not server.sql(idle), "the end of the transaction", 20)
+                    wait_for(lambda: not server.sql(idle), "the end of the transaction", 60)
                     claim.remove([claim.rows[0].id])
 
             with pytest.raises(ConnectionLost):

@@ -45,7 +45,7 @@ def sessions(server: SqlServer) -> int:
 @pytest.fixture(params=_SERVERS)
 def server(request: pytest.FixtureRequest) -> SqlServer:
     found: SqlServer = request.getfixturevalue(request.param)
-    wait_for(lambda: sessions(found) == 0, "the end of other tests' connections", 20)
+    wait_for(lambda: sessions(found) == 0, "the end of other tests' connections", 60)
     return found
 
 
@@ -202,7 +202,7 @@ def test_what_renews_leases_waits_for_no_other_thread(opened: Opener) -> None:
 
     with backend.database.session():
         beats.add(60, beat, first=0)
-        assert done.wait(20)
+        assert done.wait(60)
     beats.end(lambda: None, 20)
     assert backend.sizes("q").ready == 1
 

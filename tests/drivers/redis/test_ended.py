@@ -18,7 +18,7 @@ LOCKED = Step(None, Expect("lock", None), Set("lock", "mine"), Push("q", b"1"))
 
 def _by_timeout(server: RedisServer) -> None:
     server.set("timeout", 1)
-    wait_for(lambda: _clients(server) == 0, "the end of idle connections", 20)
+    wait_for(lambda: _clients(server) == 0, "the end of idle connections", 60)
     server.set("timeout", 0)
 
 

@@ -180,9 +180,9 @@ def test_an_idle_worker_is_woken(backend: RedisBackend, open_backend: Opener) ->
     pusher.start()
     began = time.monotonic()
     while not (found := taken(backend)):
-        backend.wait(["q"], 30)
+        backend.wait(["q"], 60)
     assert found == [b"urgent"]
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
     pusher.join()
 
 

@@ -39,7 +39,7 @@ QUEUE = "q"
 READY = f"queues:{QUEUE}"
 NOTIFY = f"{READY}:notify"
 LONG = 60.0
-SOON = 4.0
+SOON = LONG / 2
 """Seconds within which a wait has ended that was told to; generous for a busy machine."""
 
 
@@ -138,9 +138,11 @@ def test_a_delayed_push_that_is_not_the_next_changes_nothing(
 def test_it_ends_with_a_delay_and_with_a_lease(
     server: RedisServer, backend: RedisBackend, other: RedisBackend
 ) -> None:
-    push(other, payload(), delay=0.5)
+    pushed = time.monotonic()
+    push(other, payload(), delay=1.5)
     with waiting(server, backend, "low", QUEUE) as ended:
-        assert 0.2 < ended() < 0.5 + SOON
+        assert ended() < 1.5 + SOON
+    assert time.monotonic() - pushed > 1.4
     reserve(backend)
     with waiting(server, other, "low", QUEUE) as ended:
         assert ended() < backend.timing.hold + SOON
@@ -436,8 +438,8 @@ def test_an_idle_worker_starts_what_comes_and_ends_at_once(app: RedisProject) ->
         late.append(float(app.wait_for_note("note", number)[4]) - due)
         wait_for(app.empty, "its end")
     assert min(late) > -0.1
-    assert statistics.median(late) < 1
-    assert max(late) < 30
+    assert statistics.median(late) < SOON
+    assert max(late) < SOON
     began = time.monotonic()
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
