@@ -281,16 +281,21 @@ class _HandlerCall:
         self._is_over = False
         """Whether a handler was ended from outside, which ends the worker."""
         self._has_failed = False
+        self._count = 0
+        """How many jobs the calls are about."""
+        self._is_noted = False
+        """Whether the pool knows of the calls."""
 
     def perform(self) -> None:
         try:
             made = [each for each in self._members if self._is_made(each)]
+            self._count = len(made)
             for each in made:
                 self._runner.leases.keep(each.job, 0)  # however many calls there will be
             self._call(made)
         finally:
             if self._score is not None:
-                self._score.settling()
+                self._score.settling(self._count)
                 self._score.settled(deferred=False)
 
     def _is_made(self, each: _ChunkMember) -> bool:
@@ -380,8 +385,13 @@ class _HandlerCall:
         """Watch the call, which has `timeout` seconds from now; 0 is no limit."""
         limit = timeout + self._runner.options.grace if timeout else 0
         self._runner.watch(limit)
-        if self._score is not None:
-            self._score.running(b"", limit)
+        if self._score is None:
+            return
+        if self._is_noted and limit:
+            self._score.extend(limit)
+        else:
+            self._score.running(b"", limit, jobs=self._count)
+        self._is_noted = True
 
     def _returned(
         self, members: Sequence[_ChunkMember], leader: JobDefinition, call: ChunkCall

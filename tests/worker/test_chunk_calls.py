@@ -406,6 +406,27 @@ def test_steps_are_done_once_in_all_calls(bench: Bench) -> None:
     assert sorted(done) == [0, 1, 2, 3]
 
 
+def test_the_pool_counts_each_job_of_a_chunk(bench: Bench) -> None:
+    """A supervisor reckons with the seconds of one job, and with how many arrive."""
+    bench.registry.jobs["Many"] = Slow
+    score = WorkerScore.create().jobs[0]
+    bench.runner.scores = (score,)
+    deadlines: list[float] = []
+
+    def act(jobs: Sequence[Any]) -> None:
+        deadlines.append(score.deadline())
+        time.sleep(0.1)
+        if len(jobs) == 4:
+            raise ValueError
+
+    assert handled(bench, act) == ["done"] * 4
+    tally = score.tally()
+    assert (tally.begun, tally.ended) == (4, 4)
+    assert tally.seconds >= 0.3, "of all three calls"
+    first, second, third = deadlines
+    assert third - second >= 0.1 <= second - first, "each has its whole timeout"
+
+
 @pytest.mark.parametrize(
     ("notes", "attempts", "alone"),
     [

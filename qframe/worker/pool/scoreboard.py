@@ -97,15 +97,22 @@ class JobScore:
 
     def started(self, fence: bytes, slot_leases: HeldLeases = ()) -> None:
         """Notes the reservation that was started, and is about to run."""
-        self._write(JobPhase.STARTED, fence, 0.0, slot_leases)
+        self._write(JobPhase.STARTED, fence, 0.0, slot_leases, 1)
 
-    def running(self, fence: bytes, limit: float, slot_leases: HeldLeases = ()) -> None:
-        """Notes the running reservation: it must end in `limit` seconds; 0: no limit."""
-        self._write(JobPhase.RUNNING, fence, limit, slot_leases)
+    def running(
+        self, fence: bytes, limit: float, slot_leases: HeldLeases = (), jobs: int = 1
+    ) -> None:
+        """Notes the running reservation: it must end in `limit` seconds; 0: no limit.
 
-    def _write(self, state: JobPhase, fence: bytes, limit: float, slot_leases: HeldLeases) -> None:
+        A call for several `jobs` has no fence.
+        """
+        self._write(JobPhase.RUNNING, fence, limit, slot_leases, jobs)
+
+    def _write(
+        self, state: JobPhase, fence: bytes, limit: float, slot_leases: HeldLeases, jobs: int
+    ) -> None:
         if self._state not in {JobPhase.STARTED, JobPhase.RUNNING}:  # else its limits became known
-            self._number += 1
+            self._number += jobs
         now = time.monotonic()
         self._state = JobPhase.IDLE
         held = json.dumps(slot_leases).encode() if slot_leases else b""
@@ -120,13 +127,13 @@ class JobScore:
         at = self._start + _DEADLINE_AT
         _DEADLINE.pack_into(self._memory, at, time.monotonic() + limit)
 
-    def settling(self) -> None:
-        """The handler has ended: nothing is late any more."""
+    def settling(self, jobs: int = 1) -> None:
+        """The handler has ended, for so many jobs: nothing is late any more."""
         if self.is_busy():
             at = self._start + _ENDED_AT
             count, seconds = _ENDED.unpack_from(self._memory, at)
             _, began, *_ = self._head()
-            _ENDED.pack_into(self._memory, at, count + 1, seconds + time.monotonic() - began)
+            _ENDED.pack_into(self._memory, at, count + jobs, seconds + time.monotonic() - began)
         self._state = JobPhase.SETTLING
 
     def settled(self, *, deferred: bool) -> None:
