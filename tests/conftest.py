@@ -94,7 +94,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Spare the tests the search for garbage among ten thousand tests: a second each time."""
     if hasattr(session.config, "workerinput"):  # one of several processes
-        session.items[:] = spreading.spread(session.items)
+        processes = session.config.workerinput["workercount"]
+        session.items[:] = spreading.spread(session.items, processes)
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -1,7 +1,8 @@
 """The order of tests that run in several processes of pytest.
 
 Tests of real workers wait most of their time, and are in a few folders. In the order of their
-files, the processes of pytest would first all compute and then all wait.
+files, the processes of pytest would first all compute and then all wait. None begins a long one at
+its end, when the others have nothing left to do meanwhile.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import pytest
 
 _PROGRAMS = "project"
 """The fixture of tests that start programs; none of these has a fixture that its file shares."""
+_UNTIL = 0.85
+"""In which part of the tests that each process is given first they are."""
 
 
-def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+def spread(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     """Give the items with those that start programs evenly among the others."""
     places: list[tuple[float, pytest.Item]] = []
-    for wanted in (False, True):
-        group = [each for each in items if _starts_programs(each) is wanted]
-        places += [((place + 0.5) / len(group), each) for place, each in enumerate(group)]
+    for programs in (False, True):
+        group = [each for each in items if _starts_programs(each) is programs]
+        for number, each in enumerate(group):
+            share, place = divmod((number + 0.5) / len(group) * processes, 1)
+            places.append((share + place * (_UNTIL if programs else 1), each))
     return [each for _, each in sorted(places, key=lambda found: found[0])]
 
 
