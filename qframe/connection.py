@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,13 +23,14 @@ from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.lookup import LookResult, look
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, LeaseLost, PayloadTooLarge, Unsupported
-from qframe.features import chain, group, steps
+from qframe.features import chain, group, in_line, steps
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.batch import BatchPlan, MakeMember
 from qframe.features.batches import BatchStore
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared, check, push_of
 from qframe.features.flows import FlowPlan, FlowStore
+from qframe.features.in_line import LinedJob
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable
@@ -406,6 +408,18 @@ class Connection:
             return False
         return True
 
+    def remove_in_line(self, job: LinedJob) -> bool:
+        """Remove a job of a group that stands in line, with everything that belongs to its end.
+
+        Returns False if it is held or runs meanwhile.
+        """
+        if in_line.remove(self.context, job):
+            return True
+        found = self.find(job.uuid, job.queue)
+        if found is None or found.place not in {Place.READY, Place.DELAYED}:
+            return False
+        return self.remove(found)
+
     def make_ready(self, found: Found) -> bool:
         """Make a delayed job ready. Returns False if it moved."""
         if found.place is not Place.DELAYED:
@@ -463,6 +477,18 @@ class Connection:
                 return seen
             complete = complete and seen.is_complete
         return LookResult(None, complete)
+
+    def look_in_line(
+        self, uuid: str, queue: str | None = None, seconds: float = math.inf
+    ) -> tuple[LinedJob | None, bool]:
+        """Search for a job of a group that stands in line, for about `seconds`.
+
+        Also returns whether it was found, or all were looked at.
+        """
+        if Capability.FACTS not in self.capabilities:
+            return None, True
+        names = [queue] if queue else group.waiting_queues(self.context)
+        return in_line.find(self.context, names, uuid, seconds)
 
     # -- attributes -------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from qframe.failed.filters import RUNNING, WAITING, Filter, tags_of
 from qframe.features import status as facts
 from qframe.operations import ids, jobs
 from qframe.operations.board import Board
+from qframe.operations.queues import with_jobs
 from qframe.operations.running import listed as listed_running
 from qframe.operations.steps import listed
 from qframe.payload import tracebacks
@@ -62,6 +63,8 @@ def status(
 ) -> int:
     """Show the state, progress and result of a tracked job.
 
+    Of a job in the line of its group it shows the position, tracked or not.
+
     With --follow the exit code is 0 when the job is done, 1 when it failed or was cancelled.
 
       qframe status 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
@@ -77,7 +80,8 @@ def status(
         return int(follow)
     if follow:
         *_, found = followed(found, _fresh, _standing, as_json=as_json)
-    _show(found.to_dict(), _steps(connections, uuid), as_json=as_json)
+    lined = _in_line(connections, uuid, found.queue) if found.state is State.WAITING else {}
+    _show({**found.to_dict(), **lined}, _steps(connections, uuid), as_json=as_json)
     return int(follow and found.state in _BAD)
 
 
@@ -187,10 +191,10 @@ def _cancel_all(queue: Connection, chosen: Filter) -> int | None:
     if Capability.SEARCH not in queue.capabilities:
         return None if Capability.RESERVE in queue.capabilities else 0
     count = 0
-    for name in [chosen.queue] if chosen.queue else queue.queues():
+    for name in [chosen.queue] if chosen.queue else with_jobs(queue):
         for place in (Place.READY, Place.DELAYED, Place.BURIED):
             found = [*jobs.chosen_of(queue, name, place, chosen)]
-            count += sum(queue.remove(each.found) for each in found if each.found is not None)
+            count += sum(jobs.remove(queue, each) for each in found)
     return count
 
 
@@ -227,9 +231,28 @@ def _steps(connections: JobConnections, uuid: str) -> list[dict[str, Any]]:
     return [step.model_dump() for step in next((each for _, each in done if each), [])]
 
 
+def _in_line(connections: JobConnections, uuid: str, queue: str = "") -> dict[str, Any]:
+    """Returns what is known of a job that stands in the line of its group; {} of any other."""
+    done = connections.each(lambda each: each.look_in_line(uuid, queue or None)[0])
+    for connection, lined in done:
+        if lined is not None:
+            job = jobs.FilteredMessage.of(connection.name, lined)
+            return {
+                "name": job.name,
+                "connection": connection.name,
+                "queue": lined.queue,
+                "tags": tags_of(job),
+                "group": lined.group,
+                "position": lined.position,
+            }
+    return {}
+
+
 def _untracked(connections: JobConnections, uuid: str, kept: Sequence[object]) -> dict[str, Any]:
-    """Returns what the failed jobs say of a job without status, of which steps may be kept."""
+    """Returns what failed jobs and lines say of a job without status; steps may be kept of it."""
     found = find_failed(connections.failed_stores(), uuid)
+    if found is None and (lined := _in_line(connections, uuid)):
+        return {"uuid": uuid, "state": State.WAITING.value, **lined, "remark": "not tracked"}
     if found is None and kept:
         return {"uuid": uuid, "remark": "not tracked; its steps so far:"}
     if found is None:

@@ -80,8 +80,10 @@ _TEXTS: dict[str, Callable[[Filtered], Iterable[str]]] = {
 """Compared as a whole; `*`, `?` and `[abc]` make a value a pattern."""
 NAMES = (*_TEXTS, "error", "older", "newer", f"{_ARGS}NAME", "text")
 """The names of all filters."""
+IN_LINE = "in line"
+"""The state of a job that stands in the line of its group."""
 STATES = (
-    *("ready", "delayed", "held", "running", "buried"),
+    *("ready", IN_LINE, "delayed", "held", "running", "buried"),
     *("complete", "skipped", "failed", "cancelled"),
 )
 

@@ -16,7 +16,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -397,9 +397,14 @@ class FoundGroup(NamedTuple):
     line: GroupLine
 
 
+def has_had(context: Context, queue: str) -> bool:
+    """Whether jobs of groups were ever in line in a queue."""
+    return context.joint and context.backend.read(marker_key(queue)) != [None]
+
+
 def lines(context: Context, queue: str) -> list[FoundGroup]:
     """Return the groups of a queue that have jobs."""
-    if not context.joint or context.backend.read(marker_key(queue)) == [None]:
+    if not has_had(context, queue):
         return []
     of = Group(context, queue, "").line
     found = context.backend.scan(state_prefix(queue), _MOST_GROUPS)
@@ -508,6 +513,11 @@ def forgetting(context: Context, record: FailedJob) -> Sequence[Operation]:
     return () if group is None or uuid is None else group.left(group.read(), uuid)
 
 
+def entry_key(key: str, number: int) -> str:
+    """Return the key of a job in line of the group with this key."""
+    return f"{_entries(key)}{number}"
+
+
 def _entries(key: str) -> str:
     return f"grouped:{key.removeprefix('group:')}:"
 
@@ -517,6 +527,17 @@ def _entries(key: str) -> str:
 
 def _turn(job: ReservedJob) -> _Turn | None:
     return job.read_once(KEY, lambda: _Turn.of(job))
+
+
+def attempts(what: str) -> Iterator[int]:
+    """Count tries at a step that others may overtake. Raises `BackendUnavailable` after the last.
+
+    Pauses between those that come late.
+    """
+    for attempt in range(_TRIES):
+        yield attempt
+        _pause(attempt)
+    raise BackendUnavailable(f"{what} is changed again and again")
 
 
 def _pause(attempt: int) -> None:

@@ -27,7 +27,7 @@ from qframe.failed.retry import retry
 from qframe.features.batches import BatchStore
 from qframe.features.steps import check_name
 from qframe.manager import QueueManager
-from qframe.operations import failures, queues, running, schedules, waiting
+from qframe.operations import failures, jobs, queues, running, schedules, waiting
 from qframe.operations.board import Board
 from qframe.operations.bulk import BulkAction
 from qframe.operations.jobs import FilteredMessage
@@ -284,8 +284,8 @@ def _removing(
     for connection, each in chosen:
         if isinstance(each, BackendUnavailable):
             yield partial(_raise, each)
-        elif each.found:
-            yield partial(connection.remove, each.found)
+        else:
+            yield partial(jobs.remove, connection, each)
 
 
 def _raise(error: QframeError) -> bool:

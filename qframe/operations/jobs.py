@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -15,12 +16,18 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Found, Place
 from qframe.exceptions import InvalidPayload
-from qframe.failed.filters import Filter, tags_of
+from qframe.failed.filters import IN_LINE, Filter, tags_of
+from qframe.features import in_line
+from qframe.features.group import has_had
+from qframe.features.in_line import LinedJob
 from qframe.payload import envelope, secret
+from qframe.payload.text import one_line
 from qframe.payload.timing import iso
 
 LOOKED_AT = 5000
 """So many messages are examined for one page of filtered ones."""
+_LINE = "line:"
+"""Where a page of the jobs in line begins."""
 _PAGE = 500
 _PART = 250
 """So many are examined between two looks at the clock."""
@@ -46,28 +53,37 @@ class FilteredMessage:
     """Where it runs."""
     message: Mapping[str, Any] = field(default_factory=dict)
     """Its payload, read once; empty if it is malformed."""
+    lined: LinedJob | None = None
+    """Its place in the line of its group, if it has no message yet."""
 
     @property
     def state(self) -> str:
-        """`ready`, `delayed`, `running` or `buried`."""
+        """`ready`, `delayed`, `running`, `buried`, or `in line`."""
+        if self.lined is not None:
+            return IN_LINE
         return (self.found.place if self.found else Place.RUNNING).value
 
     @classmethod
-    def of(cls, connection: str, found: Found) -> FilteredMessage:
-        """Reads a message; a malformed payload has no name."""
+    def of(cls, connection: str, found: Found | LinedJob) -> FilteredMessage:
+        """Reads a message, or a job in line; a malformed payload has no name."""
+        lined = found if isinstance(found, LinedJob) else None
+        place = None if isinstance(found, LinedJob) else found
+        raw = found.raw if isinstance(found, LinedJob) else found.raw_body
         try:
-            message = envelope.parse(found.raw_body)
+            message = envelope.parse(raw)
         except InvalidPayload:
             message = {}
-        uuid = message.get("uuid")
-        at = found.at or envelope.due(message) or envelope.number(message, "createdAt") or 0.0
+        uuid, at = message.get("uuid"), None if place is None else place.at
+        at = at or envelope.due(message) or envelope.number(message, "createdAt") or 0.0
         name = envelope.display_name(message) if message else "(no payload)"
         known = uuid if isinstance(uuid, str) else ""
-        return cls(known, connection, found.queue, name, found.raw_body, at, found, message=message)
+        return cls(
+            known, connection, found.queue, name, raw, at, place, message=message, lined=lined
+        )
 
 
 class JobState(BaseModel):
-    """One job that waits, is delayed, buried or runs."""
+    """One job that waits, is delayed, buried or runs, or stands in the line of its group."""
 
     uuid: str
     connection: str
@@ -78,10 +94,17 @@ class JobState(BaseModel):
     """When it is due, or became ready; of a running job, since when."""
     bytes: int
     tags: list[str] = []
+    group: str = ""
+    """The group in whose line it stands."""
+    position: int | None = None
+    """Its place in that line; 1 is the next one."""
 
     @classmethod
     def of(cls, job: FilteredMessage) -> JobState:
+        lined = job.lined
         return cls(
+            group="" if lined is None else one_line(lined.group, 200),
+            position=None if lined is None else lined.position,
             uuid=job.uuid,
             connection=job.connection,
             queue=job.queue,
@@ -133,11 +156,10 @@ def listed(
     found: list[JobState] = []
     looked_at = 0
     while looked_at < most:
-        step = limit if chosen.is_empty else _PART
-        page = connection.backend.browse(queue, place, step, after)
-        looked_at += len(page.found)
-        jobs = (FilteredMessage.of(connection.name, each) for each in page.found)
-        found += [JobState.of(each) for each in jobs if chosen.fits(each)]
+        step = limit - len(found) if chosen.is_empty else _PART
+        page = _page(connection, queue, place, step, after)
+        looked_at += page.looked_at
+        found += [JobState.of(each) for each in page.jobs if chosen.fits(each)]
         after = page.after
         if not after or len(found) >= limit or time.monotonic() >= ends:
             break
@@ -148,18 +170,45 @@ def listed(
 def chosen_of(
     connection: Connection, queue: str, place: Place, chosen: Filter
 ) -> Iterator[FilteredMessage]:
-    """Yields all messages of a queue in a place that a filter chooses."""
+    """Yields all jobs of a queue in a place that a filter chooses, those in line first.
+
+    So one who removes them removes the lines before the jobs whose end pushes from there.
+    """
     connection.need(Capability.BROWSE)
-    after = ""
-    while True:
-        page = connection.backend.browse(queue, place, _PAGE, after)
-        for each in page.found:
-            job = FilteredMessage.of(connection.name, each)
-            if chosen.fits(job):
-                yield job
-        after = page.after
-        if not after:
-            return
+    for begin in [_LINE, ""] if place is Place.READY else [""]:
+        page = _page(connection, queue, place, _PAGE, begin)
+        while True:
+            yield from (each for each in page.jobs if chosen.fits(each))
+            if page.after in {"", _LINE}:
+                break
+            page = _page(connection, queue, place, _PAGE, page.after)
+
+
+def remove(connection: Connection, job: FilteredMessage) -> bool:
+    """Removes a job that waits or stands in line. Returns False if it moved."""
+    if job.lined is not None:
+        return connection.remove_in_line(job.lined)
+    return job.found is not None and connection.remove(job.found)
+
+
+class _Part(NamedTuple):
+    jobs: list[FilteredMessage]
+    looked_at: int
+    after: str
+
+
+def _page(connection: Connection, queue: str, place: Place, limit: int, after: str) -> _Part:
+    """Reads some jobs of a queue: behind the ready messages are the jobs in line."""
+    of = partial(FilteredMessage.of, connection.name)
+    if after.startswith(_LINE):
+        line = in_line.page(connection.context, queue, limit, after.removeprefix(_LINE))
+        following = f"{_LINE}{line.after}" if line.after else ""
+        return _Part([*map(of, line.jobs)], line.looked_at, following)
+    page = connection.backend.browse(queue, place, limit, after)
+    following = page.after
+    if not following and place is Place.READY and has_had(connection.context, queue):
+        following = _LINE
+    return _Part([*map(of, page.found)], len(page.found), following)
 
 
 def shown_payload(raw: bytes) -> str:

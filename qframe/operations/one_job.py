@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -12,15 +12,16 @@ from pydantic import BaseModel
 
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
-from qframe.contracts.browsing import Place
+from qframe.contracts.browsing import Found, Place
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
-from qframe.contracts.status import JobStatus
+from qframe.contracts.status import JobStatus, State
 from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.features import batch as batch_feature
 from qframe.features import chain as chain_feature
 from qframe.features import flow as flow_feature
 from qframe.features import status as statuses
+from qframe.features.in_line import LinedJob
 from qframe.operations import ids, steps
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
@@ -120,7 +121,7 @@ class OneJob(BaseModel):
     queue: str
     tags: list[str]
     waiting: JobState | None
-    """Its place in its queue; also of a running job."""
+    """Its place in its queue, or in the line of its group; also of a running job."""
     running: RunsOn | None
     failed: FailedState | None
     status: StatusState | None
@@ -151,6 +152,11 @@ def find(
     status, record = _status(board, uuid), _record(board, uuid)
     running = _running(board, uuid)
     place, is_sure = (None, True) if record else _waiting(board, uuid, connection, queue)
+    may_be_in_line = status is None or status.state is State.WAITING
+    if may_be_in_line and not (record or place or running):
+        hint = queue or (status.queue if status else "")
+        place, all_looked_at = _in_line(board, uuid, connection, hint)
+        is_sure = is_sure and all_looked_at
     home, waiting = place or (None, None)
     if not (status or record or running or waiting):
         whole = ids.whole(uuid, _ids(board)) if ids.may_be_part(uuid) else None
@@ -227,18 +233,39 @@ def _waiting(
     board: Board, uuid: str, name: str, queue: str
 ) -> tuple[tuple[Connection, FilteredMessage] | None, bool]:
     """Finds a job in the queue that a link names, or else in all queues."""
+    able = [each for each in board.connections() if Capability.SEARCH in each.capabilities]
+    return _first(board, able, name, lambda each: each.look(uuid, queue or None, _SEARCH))
+
+
+def _in_line(
+    board: Board, uuid: str, name: str, queue: str
+) -> tuple[tuple[Connection, FilteredMessage] | None, bool]:
+    """Finds a job that stands in the line of its group."""
+    able = board.connections()
+    return _first(board, able, name, lambda each: each.look_in_line(uuid, queue or None, _SEARCH))
+
+
+def _first(
+    board: Board,
+    connections: Sequence[Connection],
+    name: str,
+    look: Callable[[Connection], tuple[Found | LinedJob | None, bool]],
+) -> tuple[tuple[Connection, FilteredMessage] | None, bool]:
+    """Returns the first that a search finds; of all connections, or the named one.
+
+    Also returns whether it was found, or certainly is not there.
+    """
     is_sure = True
-    for connection in board.connections():
-        if name in {"", connection.name} and Capability.SEARCH in connection.capabilities:
-            look = partial(connection.look, uuid, queue or None, _SEARCH)
+    for connection in connections:
+        if name in {"", connection.name}:
             try:
-                seen = board.ask(connection, look)
+                found, is_complete = board.ask(connection, partial(look, connection))
             except BackendUnavailable:
                 is_sure = False
                 continue
-            if seen.found is not None:
-                return (connection, FilteredMessage.of(connection.name, seen.found)), True
-            is_sure = is_sure and seen.is_complete
+            if found is not None:
+                return (connection, FilteredMessage.of(connection.name, found)), True
+            is_sure = is_sure and is_complete
     return None, is_sure
 
 

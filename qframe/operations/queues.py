@@ -12,7 +12,7 @@ from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.drivers.store import pause_key
-from qframe.features.group import lines
+from qframe.features.group import lines, waiting_queues
 from qframe.operations.activity import Activity
 from qframe.payload.text import one_line
 from qframe.worker import queue_facts
@@ -83,11 +83,22 @@ def named(connection: Connection) -> list[QueueState]:
     paused = queue_facts.pauses(connection)
     names = {connection.default_queue, *(name for name in paused if name)}
     if Capability.LIST in connection.capabilities:
-        names.update(connection.queues())
+        names.update(with_jobs(connection))
     return [
         QueueState(connection=connection.name, queue=name, paused=name in paused or "" in paused)
         for name in sorted(names)
     ]
+
+
+def with_jobs(connection: Connection) -> list[str]:
+    """Returns the queues that hold jobs, sorted.
+
+    One of which all jobs stand in line, behind a failed one, has no message.
+    """
+    names = {*connection.queues()}
+    if any(each.blocks for each in connection.context.groups.values()):
+        names |= waiting_queues(connection.context)
+    return sorted(names)
 
 
 def _counted(connection: Connection, state: QueueState, activity: Activity | None) -> QueueState:
