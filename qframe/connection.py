@@ -212,8 +212,6 @@ class Connection:
         """Return a job before its push, after the listeners, who may add to its payload."""
         if job.unique_rule is not None:
             delay = max(delay, job.unique_rule.delay)
-        if job.group is not None:
-            self.need_groups()
         name = queue_name(queue or job.queue or self.default_queue)
         if delay and isinstance(job, JobDefinition):  # Laravel would read it as the backoff
             made.payload["delay"] = int(delay) if delay == int(delay) else delay
@@ -352,13 +350,14 @@ class Connection:
         count += self.backend.purge(name)
         if internal:  # if this is not reached, they come back when their leases end
             self.backend.apply(*(Step(each, Release()) for each in internal))
-        if Capability.SEARCH in self.capabilities:
-            group.forget_missing(self.context, name, partial(self._is_there, name))
+        group.forget_missing(self.context, name, partial(self._is_there, name))
         return count
 
     def _is_there(self, queue: str, uuid: str) -> bool:
-        """Whether a job waits, runs, or is kept as failed."""
-        return self.find(uuid, queue) is not None or self.failed.find(uuid) is not None
+        """Whether a job waits, runs, or is kept as failed; the last alone where no search is."""
+        searches = Capability.SEARCH in self.capabilities
+        waits = searches and self.find(uuid, queue) is not None
+        return waits or self.failed.find(uuid) is not None
 
     def _held_internal(self, queue: str) -> list[Reservation]:
         """Take the waiting jobs of qframe itself, so that a purge leaves them."""
@@ -496,14 +495,6 @@ class Connection:
         """Raise `Unsupported` if the backend lacks a capability."""
         if capability not in self.capabilities:
             raise self.cannot(capability)
-
-    def need_groups(self) -> None:
-        """Raise `Unsupported` if the backend keeps jobs and cannot keep groups of them."""
-        if Capability.RESERVE in self.capabilities and not self.context.joint:
-            raise Unsupported(
-                f"the connection {self.name!r} ({self.settings.driver}) cannot keep groups of "
-                "jobs: it does not change jobs and facts in one step"
-            )
 
     def cannot(self, capability: Capability) -> Unsupported:
         """Return the error for something that this backend cannot do."""

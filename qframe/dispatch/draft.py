@@ -134,8 +134,6 @@ class Draft:
         """Put it into a group, in place of the class's."""
         if isinstance(self.job, Foreign):
             raise InvalidJob(f"{self.job.name} runs in another program, which has no groups")
-        if not self.is_faked:
-            self.connection.need_groups()
         self.group = group
         self.connection.add(self.envelope, {"group": group})
 

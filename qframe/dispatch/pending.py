@@ -148,8 +148,7 @@ class PendingDispatch:
         """Put the job into a group of its queue, in place of the class's.
 
         Groups take turns, and `[groups.QUEUE]` says how many jobs of one run at once, in which
-        order, and at what rate. Raises `InvalidJob` for what is no name, and `Unsupported` on
-        connections without groups.
+        order, and at what rate. Raises `InvalidJob` for what is no name.
         """
         with _Disarming(self._draft):
             self._draft.join(checked(name))

@@ -86,6 +86,15 @@ def is_void(backend: Backend, key: str, value: str, ttl: float) -> bool:
             return False
 
 
+def stands(backend: Backend, key: str, value: str) -> bool:
+    """Whether the claim of another dispatch was not withdrawn; waits until that is certain."""
+    while True:
+        holds, void = backend.read(key, _void(value))
+        if void is not None or holds != unproven(value):
+            return void is None
+        settle(backend, Result(Outcome.REFUSED, key, holds))
+
+
 def was_withdrawn(backend: Backend, value: str) -> bool:
     """Whether a claim of this value was withdrawn."""
     return backend.read(_void(value)) != [None]

@@ -7,18 +7,25 @@ begins and ends. When a place becomes free, the first in line is pushed to the t
 the same step. An empty group has no facts.
 
 Whatever pushes without a place (a delay, a transaction, a chain, PHP) is lined up by the worker
-that takes it. Where steps are not atomic there are no groups.
+that takes it.
+
+Where steps are made in parts (`drivers/ordered.py`), `turn:QUEUE:HASH:UUID` says more of a job. A
+dispatcher claims it with a place, so that nobody stands in line behind a job whose push broke off.
+Later it has a word for the worker that gets a message again, or gets another one of the same job:
+that the job is in line, which message of it runs, that it has left its group, or is done.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -27,9 +34,11 @@ from qframe.config import GroupSettings
 from qframe.contracts.backend import Backend
 from qframe.contracts.status import State
 from qframe.contracts.step import (
+    Claim,
     Delete,
     Expect,
     Operation,
+    Outcome,
     Push,
     Release,
     Result,
@@ -37,12 +46,16 @@ from qframe.contracts.step import (
     Step,
     Unset,
 )
+from qframe.drivers import claims
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import End, Plan, Pushing
-from qframe.features.context import Context, push_of
+from qframe.features.batches import apply_for
+from qframe.features.context import Context, Prepared, push_of
 from qframe.features.reserved import Feature, Postponed, ReservedJob
+from qframe.jobs.foreign import foreign
 from qframe.jobs.groups import LONGEST_NAME
 from qframe.payload import envelope
+from qframe.payload.envelope import Envelope
 
 if TYPE_CHECKING:
     from qframe.contracts.failed import FailedJob
@@ -51,6 +64,7 @@ log = logging.getLogger("qframe")
 
 KEY = "group"
 """The payload key of the group's name."""
+ADVANCES = "qframe.features.group_jobs.AdvanceGroup"
 _TRIES = 100
 _CALM = 5
 """Tries before pauses are made."""
@@ -62,12 +76,23 @@ _MARKED_FOR = 60.0
 """Seconds after which the mark of a queue is written again: somebody may have emptied the store."""
 _FULL_DELAY = 1.0
 """Seconds after which a job of a full group that cannot stand in line looks again."""
+_CLAIMED_FOR = 3600.0
+"""Seconds that a claim is kept once it is proven."""
+_WORD_KEPT = 3600.0
+"""Seconds, and the lease, that it is kept how a job has ended."""
+_LINED_FOR = 90 * 86400.0
+_ADVANCED_FOR = 10.0
+"""Seconds after which another job is pushed that advances the same group."""
+_IN_LINE, _LEFT, _DONE = "in line", "left", "done"
+_RUNS = "runs "
+"""Before the id of the message by which a job runs."""
 _MOST_GROUPS = 100_000
 _AT_ONCE = 100
 """Jobs in line that are read or pushed in one step."""
 _PLAIN = GroupSettings()
 _BACK = Release(counted=False)
 _GONE = Delete()
+_SETTLED = {Outcome.APPLIED, Outcome.LOST}
 
 
 def marker_key(queue: str) -> str:
@@ -123,6 +148,10 @@ class _Seen:
     marked: dict[str, float] = field(default_factory=dict)
     """The queues that are known to have had groups, and since when."""
     settings: dict[str, GroupSettings] = field(default_factory=dict)
+    certain: dict[str, float] = field(default_factory=dict)
+    """The jobs with a place whose claims stand, by key, and when that was seen."""
+    advanced: dict[str, float] = field(default_factory=dict)
+    """When a job was pushed that advances a group."""
 
     @classmethod
     def of(cls, context: Context) -> _Seen:
@@ -139,6 +168,18 @@ class _Seen:
     def last(self, key: str) -> str | None:
         text, at = self.states.get(key, (None, 0.0))
         return text if time.monotonic() - at < _BELIEVED else None
+
+    @staticmethod
+    def lately(noted: dict[str, float], key: str, seconds: float) -> bool:
+        """Whether a key was noted in the last `seconds`."""
+        return time.monotonic() - noted.get(key, -math.inf) < seconds
+
+    @staticmethod
+    def keep(noted: dict[str, float], key: str) -> None:
+        """Note a key."""
+        if len(noted) >= _MOST_SEEN:
+            noted.clear()
+        noted[key] = time.monotonic()
 
 
 def settings_of(context: Context, queue: str) -> GroupSettings:
@@ -164,14 +205,15 @@ class Group:
         self.key = f"{state_prefix(queue)}{digest}"
         self._entry = _entries(self.key)
         self._seen = _Seen.of(context)
-        self._context = context
+        self.context = context
         self._backend: Backend = context.backend
 
     @classmethod
     def of(cls, context: Context, queue: str, message: Mapping[str, Any]) -> Group | None:
         """Return the group that a payload names; None if it names none, or cannot have one."""
         name = envelope.text(message, KEY, LONGEST_NAME)
-        if name is None or not context.joint or context.at_once or envelope.uuid(message) is None:
+        has_groups = (context.joint or context.in_parts) and not context.at_once
+        if name is None or not has_groups or envelope.uuid(message) is None:
             return None
         return cls(context, queue, name)
 
@@ -225,6 +267,43 @@ class Group:
         due = max(now, line.due)
         return due - now, replace(line, due=due + 1 / self.settings.per_second)
 
+    # -- in parts ---------------------------------------------------------------------------------
+
+    def turn_key(self, uuid: str) -> str:
+        """Return the key of what is kept of one of its jobs."""
+        return f"turn:{self.key.removeprefix('group:')}:{uuid}"
+
+    def word(self, uuid: str, word: str, seconds: float) -> list[Operation]:
+        """Return the operation that keeps a word about a job; none where nobody needs it."""
+        return [Set(self.turn_key(uuid), word, seconds)] if self.context.in_parts else []
+
+    def claim(self, uuid: str) -> list[Operation]:
+        """Return the operation by which a place counts only if the job is pushed."""
+        return [Claim(self.turn_key(uuid), uuid, _CLAIMED_FOR)] if self.context.in_parts else []
+
+    def _certain(self, line: GroupLine) -> GroupLine:
+        """Return a state without the places of jobs whose push broke off."""
+        if not self.context.in_parts or all(map(self._is_certain, line.placed)):
+            return line
+        return replace(line, placed=(*filter(self._is_certain, line.placed),))
+
+    def _is_certain(self, uuid: str) -> bool:
+        key = self.turn_key(uuid)
+        if self._seen.lately(self._seen.certain, key, _BELIEVED):
+            return True
+        if not claims.stands(self._backend, key, uuid):
+            return False
+        self._seen.keep(self._seen.certain, key)
+        return True
+
+    def advancing(self, left: str = "") -> Push:
+        """Return the push of the internal job that fills free places; `left` has none any more."""
+        # Not by its class, whose import would cost every program time.
+        job = foreign(ADVANCES, {"name": self.name, "left": left})
+        made = Envelope(envelope.create(job, self.context.keyring))
+        prepared = Prepared(made.uuid, made.raw, self.queue, 0.0, message=made.payload)
+        return push_of(self.context.pushing(prepared))
+
     # -- moves ------------------------------------------------------------------------------------
 
     def joined(
@@ -234,10 +313,14 @@ class Group:
 
         Also returns the seconds until it may start; None if it is in line.
         """
-        line = self.line(before)
-        if len(line.placed) < self.places and not line.waiting:
-            delay, line = self._next_start(line)
-            return delay, self.change(before, replace(line, placed=(*line.placed, uuid)))
+        line = self._certain(self.line(before))
+        if len(line.placed) < self.places:
+            if not line.waiting:
+                delay, line = self._next_start(line)
+                return delay, self.change(before, replace(line, placed=(*line.placed, uuid)))
+            if not self._seen.lately(self._seen.advanced, self.key, _ADVANCED_FOR):
+                self._backend.apply(Step(None, self.advancing()))
+                self._seen.keep(self._seen.advanced, self.key)
         made = self.change(before, replace(line, end=line.end + 1))
         made.append(Set(self.entry(line.end), raw.decode()))
         now = time.monotonic()
@@ -249,9 +332,8 @@ class Group:
     def left(self, before: str | None, uuid: str) -> list[Operation]:
         """Return the operations that take a place back and push the next in line."""
         line = self.line(before)
-        placed = [*line.placed]
-        if uuid in placed:
-            placed.remove(uuid)
+        rest = replace(line, placed=tuple(each for each in line.placed if each != uuid))
+        placed = [*self._certain(rest).placed]
         first, pushes = line.first, list[Operation]()
         while len(placed) < self.places and first < line.end:
             count = min(self.places - len(placed), line.end - first)
@@ -271,7 +353,7 @@ class Group:
     def _pushed(self, text: str, line: GroupLine) -> tuple[Push, str, GroupLine]:
         """Return the push of a job in line, its uuid, and the line with its start counted."""
         delay, line = self._next_start(line)
-        job = self._context.as_it_is(text.encode(), self.queue, delay)
+        job = self.context.as_it_is(text.encode(), self.queue, delay)
         return push_of(job), envelope.uuid(job.message) or "", line
 
 
@@ -288,6 +370,9 @@ class GroupFeature(Feature):
         Only where the step may be tried again, and is in no transaction of a program, which would
         keep the group's state from workers. Elsewhere it is lined up when a worker takes it.
         """
+        if context.in_parts and job.retried:
+            group, uuid = Group.of(context, job.queue, job.message), envelope.uuid(job.message)
+            plan.add(*([Unset(group.turn_key(uuid))] if group and uuid else []))
         if not plan.is_alone or job.delay or job.retried or context.in_transaction:
             return
         group, uuid = Group.of(context, job.queue, job.message), envelope.uuid(job.message)
@@ -297,8 +382,10 @@ class GroupFeature(Feature):
         at = next(i for i, each in enumerate(plan.operations) if isinstance(each, Push))
         if delay is None:
             del plan.operations[at]
-        elif delay:
-            plan.operations[at] = replace(push_of(job), delay=delay)
+        else:
+            made += group.claim(uuid)
+            if delay:
+                plan.operations[at] = replace(push_of(job), delay=delay)
         plan.add(*made)
 
     def learn(self, context: Context, refused: Result) -> bool:
@@ -309,6 +396,16 @@ class GroupFeature(Feature):
 
     # -- a worker has taken it --------------------------------------------------------------------
 
+    def skip_reason(self, job: ReservedJob) -> str | None:
+        """Skip a job whose push broke off, or that was done before."""
+        turn = _turn(job) if job.context.in_parts else None
+        if turn is None:
+            return None
+        key = turn.group.turn_key(job.own_uuid)
+        if claims.is_void(job.context.backend, key, job.own_uuid, _CLAIMED_FOR):
+            return "never dispatched: its push was broken off, and its group went on"
+        return "done before: its group has gone on" if turn.word == _DONE else None
+
     def wait_reason(self, job: ReservedJob) -> Postponed | None:
         """Return why a held job must wait: it has no place.
 
@@ -317,30 +414,20 @@ class GroupFeature(Feature):
         turn = _turn(job)
         if turn is None:
             return None
-        group = turn.group
+        # In parts: if this process dies, the message comes back, and with it what is pushed.
+        of = job.reservation if job.context.in_parts else None
         for attempt in range(_TRIES):
-            before = group.read()
-            line = group.line(before)
-            if job.own_uuid not in line.placed:
-                if not turn.is_fresh:
-                    if not group.settings.at_once:
-                        return None
-                    if len(line.placed) >= group.places:
-                        return Postponed("as many of its group run as may", _FULL_DELAY)
-                    made = group.change(before, replace(line, placed=(*line.placed, job.own_uuid)))
-                else:
-                    turn.lines_up = True
-                    return Postponed("its group lines up")
-            elif group.settings.at_once:
-                return None
-            else:
-                made = group.left(before, job.own_uuid)
-            (result,) = job.context.backend.apply(Step(None, *made))
-            if result.applied:
-                turn.has_left = not group.settings.at_once
-                return None
+            needed = turn.before_start()
+            if isinstance(needed, Postponed):
+                return needed
+            if not needed and turn.word == _LEFT:
+                job.reservation.unsent = True  # its last worker may have died before the push
+            if not needed or job.context.backend.apply(Step(of, *needed))[0].outcome in _SETTLED:
+                turn.has_left = bool(needed) and not turn.group.settings.at_once
+                return None  # a lease that was lost shows at the start
+            vars(turn).pop("word", None)
             _pause(attempt)
-        raise BackendUnavailable(f"the group {group.name} is changed again and again")
+        raise BackendUnavailable(f"the group {turn.group.name} is changed again and again")
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         turn = _turn(job)
@@ -348,15 +435,23 @@ class GroupFeature(Feature):
             return
         group = turn.group
         if turn.lines_up and end.state is State.WAITING:
+            if turn.is_spare:
+                plan.instead = _GONE
+                return
             # Several that were taken together are lined up by one request.
             before = group.read() if turn.was_planned else group.guess()
             turn.was_planned = True
             delay, made = group.joined(before, job.own_uuid, job.raw_body)
+            if delay is None:
+                made += group.word(job.own_uuid, _IN_LINE, _LINED_FOR)
             plan.instead = _GONE if delay is None else replace(_BACK, delay=delay)
         elif end.state.is_final or end.state is State.BURIED:
-            if turn.has_left or (end.state is State.FAILED and group.settings.blocks):
+            if end.state is State.FAILED and group.settings.blocks:
                 return
-            made = group.left(group.read(), job.own_uuid)
+            made = [] if turn.has_left else group.left(group.read(), job.own_uuid)
+            made += turn.last_word(job, end)
+        elif turn.word == turn.runs:
+            made = [Unset(group.turn_key(job.own_uuid))]  # it may come back as another message
         else:
             return
         if made:
@@ -367,22 +462,71 @@ class GroupFeature(Feature):
 class _Turn:
     """One reservation of a job of a group."""
 
-    def __init__(self, group: Group, *, is_fresh: bool) -> None:
+    def __init__(self, group: Group, uuid: str, message: str, *, is_fresh: bool) -> None:
         self.group = group
+        self.uuid = uuid
+        self.runs = _RUNS + message
+        """The word that the job runs by this message."""
         self.is_fresh = is_fresh
         """Whether nothing is kept beside the message, which can so be put in line."""
         self.has_left = False
         """Whether its place went to the next one."""
         self.lines_up = False
+        self.is_spare = False
+        """Whether the message is to be removed: the job is in line, or runs by another one."""
         self.was_planned = False
         """Whether a step was planned that lines it up, and perhaps was refused."""
+
+    @cached_property
+    def word(self) -> str | None:
+        """The word that is kept about it, where steps are made in parts."""
+        context = self.group.context
+        return context.backend.read(self.group.turn_key(self.uuid))[0] if context.in_parts else None
+
+    def before_start(self) -> Postponed | Sequence[Operation]:
+        """Return what has to be done before it may start, or why it may not."""
+        group, before = self.group, self.group.read()
+        line, at_once = group.line(before), self.group.settings.at_once
+        if self.uuid in line.placed:
+            if at_once:
+                return self._runs_alone()
+            return [*group.left(before, self.uuid), *group.word(self.uuid, _LEFT, _LINED_FOR)]
+        if self.word == _LEFT or not (self.is_fresh or at_once):
+            return ()
+        if self.is_fresh:
+            self.lines_up = True
+            self.is_spare = self.word == _IN_LINE
+            return Postponed("its group lines up")
+        if len(line.placed) >= group.places:
+            return Postponed("as many of its group run as may", _FULL_DELAY)
+        return group.change(before, replace(line, placed=(*line.placed, self.uuid)))
+
+    def _runs_alone(self) -> Postponed | Sequence[Operation]:
+        """Keep, in parts, which message the job runs by: there may be another one."""
+        if not self.group.context.in_parts or self.word == self.runs:
+            return ()
+        if self.word is not None and self.word.startswith(_RUNS):
+            self.lines_up = self.is_spare = True
+            return Postponed("another message of it runs")
+        key, before = self.group.turn_key(self.uuid), self.word
+        self.word = self.runs
+        return [Expect(key, before), Set(key, self.runs, _LINED_FOR)]
+
+    def last_word(self, job: ReservedJob, end: End) -> list[Operation]:
+        """Return the operation that keeps, in parts, that a job is done and not to be repeated."""
+        if end.state in {State.COMPLETE, State.SKIPPED, State.CANCELLED}:
+            return self.group.word(job.own_uuid, _DONE, _WORD_KEPT + 2 * job.reservation.lease)
+        return [Unset(self.group.turn_key(job.own_uuid))] if job.context.in_parts else []
 
     @classmethod
     def of(cls, job: ReservedJob) -> _Turn | None:
         group = Group.of(job.context, job.queue, job.payload)
         reservation = job.reservation
-        is_fresh = not (reservation.attempts or reservation.notes)
-        return None if group is None else cls(group, is_fresh=is_fresh)
+        # In parts the words tell what has begun; beanstalkd counts each reservation.
+        is_fresh = job.context.in_parts or not (reservation.attempts or reservation.notes)
+        return (
+            None if group is None else cls(group, job.own_uuid, reservation.id, is_fresh=is_fresh)
+        )
 
 
 # -- operating ------------------------------------------------------------------------------------
@@ -399,7 +543,7 @@ class FoundGroup(NamedTuple):
 
 def has_had(context: Context, queue: str) -> bool:
     """Whether jobs of groups were ever in line in a queue."""
-    return context.joint and context.backend.read(marker_key(queue)) != [None]
+    return _has_groups(context) and context.backend.read(marker_key(queue)) != [None]
 
 
 def lines(context: Context, queue: str) -> list[FoundGroup]:
@@ -413,11 +557,15 @@ def lines(context: Context, queue: str) -> list[FoundGroup]:
 
 def waiting_queues(context: Context) -> set[str]:
     """Return the queues that have jobs in line: they have no message if a failed job is first."""
-    if not context.joint:
+    if not _has_groups(context):
         return set()
     marks = context.backend.scan(marker_key(""), _MOST_GROUPS)
     names = (key.removeprefix(marker_key("")) for key, _ in marks)
     return {name for name in names if in_line(context, name)}
+
+
+def _has_groups(context: Context) -> bool:
+    return context.joint or context.in_parts
 
 
 def in_line(context: Context, queue: str) -> int:
@@ -464,11 +612,17 @@ def forget_missing(context: Context, queue: str, is_there: Callable[[str], bool]
         group = Group(context, queue, line.name)
         for uuid in line.placed:
             if key == group.key and not is_there(uuid):
-                for attempt in range(_TRIES):
-                    made = group.left(group.read(), uuid)
-                    if not made or context.backend.apply(Step(None, *made))[0].applied:
-                        break
-                    _pause(attempt)
+                advance(group, uuid)
+
+
+def advance(group: Group, left: str = "", job: ReservedJob | None = None) -> None:
+    """Fill the free places of a group; `left` has none any more. In the name of a running job."""
+    for attempt in range(_TRIES):
+        plan = Plan(None, *group.left(group.read(), left))
+        if not plan.operations or apply_for(group.context, job, plan).applied:
+            return
+        _pause(attempt)
+    raise BackendUnavailable(f"the group {group.name} is changed again and again")
 
 
 def pull_out(context: Context, queue: str, uuid: str) -> bool:
@@ -510,7 +664,10 @@ def forgetting(context: Context, record: FailedJob) -> Sequence[Operation]:
         return ()
     message = context.as_it_is(record.payload, record.queue).message
     group, uuid = Group.of(context, record.queue, message), envelope.uuid(message)
-    return () if group is None or uuid is None else group.left(group.read(), uuid)
+    if group is None or uuid is None:
+        return ()
+    # In parts nobody would repeat a push that breaks off: a job does it.
+    return [group.advancing(uuid)] if context.in_parts else group.left(group.read(), uuid)
 
 
 def entry_key(key: str, number: int) -> str:

@@ -17,7 +17,11 @@ from qframe.jobs.definition import JobDefinition
 from qframe.payload import tracebacks
 from qframe.payload.text import nearest, one_line
 
-_OWN = {"qframe.features.batch_jobs", "qframe.features.flow_jobs"}
+_OWN = {
+    "qframe.features.batch_jobs",
+    "qframe.features.flow_jobs",
+    "qframe.features.group_jobs",
+}
 """The modules of qframe's own jobs, which every worker runs."""
 
 

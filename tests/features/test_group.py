@@ -21,7 +21,7 @@ from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import State
 from qframe.contracts.step import Delete, Push, Set, Step, Unset
 from qframe.drivers.memory.backend import MemoryBackend
-from qframe.exceptions import ConfigurationError, InvalidJob, JobDefinitionError, Unsupported
+from qframe.exceptions import ConfigurationError, InvalidJob, JobDefinitionError
 from qframe.failed.retry import retry
 from qframe.features import group
 from qframe.features.base import End
@@ -752,17 +752,6 @@ def test_a_format_names_fields() -> None:
             group = "shop:{shop"
 
             def handle(self) -> None: ...
-
-
-def test_a_connection_that_changes_nothing_together_has_no_groups(
-    fresh: Path, request: pytest.FixtureRequest
-) -> None:
-    request.getfixturevalue("beanstalkd_server")
-    connect(fresh, {"driver": "beanstalkd", "port": 1})
-    with pytest.raises(Unsupported, match="cannot keep groups of jobs"):
-        dispatch(Plain()).in_group("a")
-    with pytest.raises(Unsupported, match="cannot keep groups of jobs"):
-        dispatch(Sync(shop=1)).send()
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ on_every_backend = pytest.mark.parametrize(
     [
         "database",
         "redis",
+        "beanstalkd",
+        pytest.param("redis cluster", marks=pytest.mark.slow),
         pytest.param("postgresql", marks=pytest.mark.slow),
         pytest.param("mariadb", marks=pytest.mark.slow),
     ],
@@ -73,8 +75,8 @@ def kill_some(project: Project, count: int) -> tuple[dict[int, float], list[Proc
         wait_for(lambda before=before: len(project.notes("start")) > before + 5, "some to start")  # type: ignore[misc] # as bound
         worker = workers.pop(round_ % len(workers))
         pids = [worker.pid, *(each.pid for each in worker.descendants())]
+        killed.update(dict.fromkeys(pids, time.time()))  # beanstalkd gives its jobs on at once
         worker.end()
-        killed.update(dict.fromkeys(pids, time.time()))
         workers.append(start())
     return killed, workers
 

@@ -1,0 +1,267 @@
+"""Groups where messages and facts are apart: in random histories, with deaths at any call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qframe import QueueManager, bulk, dispatch, manager
+from qframe.config import GroupSettings
+from qframe.connection import Connection
+from qframe.contracts.status import State
+from qframe.contracts.step import Step
+from qframe.drivers.ordered import OrderedBackend
+from qframe.exceptions import BackendUnavailable
+from qframe.failed.retry import retry
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
+from qframe.testing import drain
+from tests.features.flow_hands import Hands
+from tests.features.test_group import (
+    RAN,
+    SETTINGS,
+    History,
+    Sync,
+    admitted,
+    held,
+    left,
+    number,
+    started,
+    take,
+)
+
+_SETTINGS = pytest.mark.parametrize("settings", SETTINGS, ids=str)
+
+
+def connect(fresh: Path, **groups: Any) -> Connection:
+    RAN.clear()
+    made = QueueManager(
+        {
+            "root": fresh,
+            "default": "jobs",
+            "connections": {"jobs": {"driver": "memory"}, "facts": {"driver": "memory"}},
+            "store": {"driver": "facts"},
+            "jobs": ["tests.features.test_group"],
+            "groups": {"mail": groups} if groups else {},
+        }
+    )
+    manager.use(made)
+    return made.connection()
+
+
+class Apart(History):
+    """As the others, with the clocks of both backends."""
+
+    def __init__(self, connection: Connection, seed: int, settings: GroupSettings) -> None:
+        super().__init__(connection, seed, settings)
+        self.hands = Hands(connection, seed)
+
+    def wait(self, seconds: float = 5) -> None:
+        assert isinstance(self.connection.backend, OrderedBackend)
+        facts = self.connection.backend.facts
+        facts.timing.skew += seconds
+        super().wait(seconds)
+
+
+class Deadly(Apart):
+    """Dispatchers and workers die at any call; so a job may run again, and late."""
+
+    def run(self, moves: int) -> None:
+        for _ in range(moves):
+            kinds = ["push", "push", "bulk", "take", "take", "end", "end", "again"]
+            known = len(self.pushed)
+            dead = True
+            with self.hands.dying(self.random.choice([0, 0, 1, 2, 3, 4, 5, 6])):
+                getattr(self, self.random.choice(kinds))()
+                dead = False
+            if dead:
+                del self.pushed[known:]  # it was not accepted, and may run all the same
+                self.connection.context.kept.clear()  # what the process knew
+                self.wait(10)
+        self.drain()
+
+    def begins(self, job: ReservedJob) -> None:
+        self.running.append(job)
+
+    def drain(self) -> None:
+        self.work()
+        if left(self.connection):
+            # A dispatcher that died may leave a place that nobody uses, until the next dispatch.
+            for shop in (1, 2, 3):
+                dispatch(Sync(shop=shop, number=1000)).send()
+                self.pushed.append((shop, 1000))
+            self.work()
+        assert not left(self.connection)
+
+    def work(self) -> None:
+        """Let one good worker do the rest."""
+        idle = 0
+        while idle < 3:
+            while self.running:
+                self.end()
+            self.wait(70)
+            idle += 1
+            while (job := held(self.connection)) is not None:
+                idle = 0
+                self.handle(job)
+                while self.running:
+                    self.end()
+        assert {*self.pushed} <= {*self.ended}, "what was accepted has run"
+
+    def take(self) -> None:
+        job = held(self.connection)
+        if job is not None:
+            self.handle(job)
+
+    def handle(self, job: ReservedJob) -> None:
+        if job.payload["job"].startswith("qframe."):
+            self.hands.run(job)
+        elif (reason := job.skip_reason()) is not None:
+            job.settle(End(State.SKIPPED, remark=reason))
+            if "done before" in reason:
+                self.ended.append(number(job))
+        elif admitted(job):
+            self.begins(job)
+
+
+@_SETTINGS
+def test_no_history_loses_a_job_or_exceeds_a_limit(fresh: Path, settings: dict[str, Any]) -> None:
+    for seed in range(40):
+        Apart(connect(fresh, **settings), seed, GroupSettings(**settings)).run(60)
+
+
+@_SETTINGS
+def test_no_death_loses_a_job_or_stops_a_group(fresh: Path, settings: dict[str, Any]) -> None:
+    for seed in range(60):
+        Deadly(connect(fresh, **settings), seed, GroupSettings(**settings)).run(50)
+
+
+# -- each move ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def strict(fresh: Path) -> Connection:
+    return connect(fresh, order="strict")
+
+
+def pushes_fail(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(connection.backend, OrderedBackend)
+    messages = connection.backend.messages
+
+    def refusing(*_steps: Step) -> Any:
+        error = BackendUnavailable("away")
+        error.in_doubt = False
+        raise error
+
+    monkeypatch.setattr(messages, "apply", refusing)
+
+
+def test_one_job_beside_a_thousand_of_another_group_is_the_second(fresh: Path) -> None:
+    here = connect(fresh)
+    bulk([Sync(shop=1, number=number) for number in range(1000)])
+    dispatch(Sync(shop=2)).send()
+    assert here.size("mail") == 1001
+    assert here.backend.sizes("mail").ready == 2, "the others are in line"
+    assert take(here, 2) == [(1, 0), (2, 0)]
+    drain(queues="mail")
+    assert [(1, number) for number in range(1, 1000)] == RAN
+    assert not left(here)
+
+
+def test_a_dispatch_that_fails_leaves_its_group_usable(
+    strict: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as away:
+        pushes_fail(strict, away)
+        with pytest.raises(BackendUnavailable):
+            dispatch(Sync(shop=1)).send()
+    dispatch(Sync(shop=1, number=1)).send()
+    dispatch(Sync(shop=1, number=2)).send()
+    assert take(strict, 2) == [(1, 1), (1, 2)]
+    assert held(strict) is None
+    assert not left(strict)
+
+
+def test_jobs_in_line_behind_a_dispatch_that_failed_go_on_with_the_next(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bulk puts jobs in line before its first one is pushed."""
+    here = connect(fresh, order="strict")
+    with monkeypatch.context() as away:
+        pushes_fail(here, away)
+        with pytest.raises(BackendUnavailable):
+            bulk([Sync(shop=1, number=number) for number in range(3)])
+    here.context.kept.clear()  # another process
+    dispatch(Sync(shop=1, number=3)).send()
+    drain(queues="mail")
+    assert RAN[-1] == (1, 3)
+    assert (1, 0) not in RAN
+    assert not left(here)
+
+
+def test_a_failed_job_keeps_its_group_waiting_until_it_is_retried_or_forgotten(
+    strict: Connection,
+) -> None:
+    bulk([Sync(shop=1, number=number) for number in range(4)])
+    started(strict).settle(End(State.FAILED, error=ValueError("no")))
+    assert held(strict) is None
+    (record,) = strict.failed.all()
+    current = manager.current()
+    assert current is not None
+    assert retry(current, strict.failed, record)
+    assert take(strict, 2) == [(1, 0), (1, 1)]
+    started(strict).settle(End(State.FAILED, error=ValueError("no")))
+    assert held(strict) is None
+    (record,) = strict.failed.all()
+    assert strict.failed.forget(record)
+    drain(queues="mail")
+    assert RAN == [(1, 3)]
+    assert not left(strict)
+
+
+def test_delayed_jobs_line_up_when_they_are_due(fresh: Path) -> None:
+    here = connect(fresh, concurrency=1)
+    for place in range(5):
+        dispatch(Sync(shop=1, number=place)).delay(10).send()
+    dispatch(Sync(shop=2)).delay(11).send()
+    here.backend.timing.skew += 12
+    drain(queues="mail")
+    assert RAN.index((2, 0)) <= 1
+    RAN.remove((2, 0))
+    assert [(1, place) for place in range(5)] == RAN
+    assert not left(here)
+
+
+def test_a_clear_empties_the_line(strict: Connection) -> None:
+    bulk([Sync(shop=1, number=number) for number in range(3)])
+    assert strict.clear("mail") == 3
+    dispatch(Sync(shop=1, number=7)).send()
+    assert take(strict, 1) == [(1, 7)]
+    assert not left(strict)
+
+
+def test_a_clear_where_no_search_is_lets_groups_begin_anew(
+    fresh: Path, request: pytest.FixtureRequest
+) -> None:
+    made = QueueManager(
+        {
+            "root": fresh,
+            "default": "here",
+            "connections": {
+                "here": {
+                    "driver": "beanstalkd",
+                    "port": request.getfixturevalue("beanstalkd_server").port,
+                }
+            },
+            "groups": {"mail": {"order": "strict"}},
+        }
+    )
+    manager.use(made)
+    here = made.connection()
+    bulk([Sync(shop=1, number=number) for number in range(3)])
+    assert here.clear("mail") == 3
+    dispatch(Sync(shop=1, number=7)).send()
+    assert take(here, 1) == [(1, 7)]
+    assert not left(here)
