@@ -446,8 +446,11 @@ class Connection:
         you are sure that there is one.
         """
         found = self.find(uuid, queue)
-        if found is None and self._pulled_out(uuid, queue):
-            found = self.find(uuid, queue)
+        if found is None:
+            lined, _ = self.look_in_line(uuid, queue)
+            if lined is not None and in_line.remove(self.context, lined):
+                return Cancelling.REMOVED
+            found = None if lined is None else self.find(uuid, queue)
         if found is None:
             return Cancelling.ABSENT
         if found.place is Place.RUNNING:
@@ -455,11 +458,6 @@ class Connection:
         if found.place is Place.HELD or not self.remove(found):
             return Cancelling.HELD
         return Cancelling.REMOVED
-
-    def _pulled_out(self, uuid: str, queue: str | None) -> bool:
-        """Push a job of a group that stands in line. Returns whether there was one."""
-        names = [queue] if queue else group.waiting_queues(self.context)
-        return any(group.pull_out(self.context, name, uuid) for name in names)
 
     def find(self, uuid: str, queue: str | None = None) -> Found | None:
         """Find a job that waits or runs, in `queue` or in all queues."""

@@ -625,33 +625,6 @@ def advance(group: Group, left: str = "", job: ReservedJob | None = None) -> Non
     raise BackendUnavailable(f"the group {group.name} is changed again and again")
 
 
-def pull_out(context: Context, queue: str, uuid: str) -> bool:
-    """Push a job that stands in line, so that it can be found. Returns whether there was one."""
-    for key, _, line in lines(context, queue):
-        for begin in range(line.first, line.end, _AT_ONCE):
-            numbers = range(begin, min(begin + _AT_ONCE, line.end))
-            for entry, found in _in_line(context, key, numbers):
-                if found and uuid in found and envelope.uuid_of(found.encode()) == uuid:
-                    _pull(context, queue, key, entry)
-                    return True
-    return False
-
-
-def _pull(context: Context, queue: str, key: str, entry: str) -> None:
-    """Push a job in line, unless it gets its place meanwhile."""
-    for attempt in range(_TRIES):
-        text, found = context.backend.read(key, entry)
-        if text is None or not found:
-            return
-        line = Group(context, queue, "").line(text)
-        changed = Expect(key, text), Set(key, line.text()), Set(entry, "")
-        (result,) = context.backend.apply(Step(None, *changed, Push(queue, found.encode())))
-        if result.applied:
-            return
-        _pause(attempt)
-    raise BackendUnavailable(f"a group of {queue} is changed again and again")
-
-
 def _in_line(context: Context, key: str, numbers: range) -> list[tuple[str, str | None]]:
     """Return the facts of jobs in line: keys and values."""
     entries = [f"{_entries(key)}{number}" for number in numbers]

@@ -184,13 +184,15 @@ def test_a_job_is_found_by_its_id(here: Connection, reads: list[int]) -> None:
         found, is_sure = here.look_in_line(uuid)
         assert (found and found.uuid, found and found.group) == (uuid, "shop:1")
         assert (found and found.position, is_sure) == (position, True)
+        assert sum(reads) < 300, "its uuid tells where it is"
     assert here.look_in_line(ids[0]) == (None, True)
     assert here.look_in_line(other) == (None, True)
     assert here.look_in_line(ids[1], "other") == (None, True)
     assert here.look_in_line("none", seconds=0) == (None, False)
     reads.clear()
-    assert here.look_in_line(last)[0]
-    assert sum(reads) < 500, "its uuid tells where it is"
+    assert here.cancel(last) is Cancelling.REMOVED
+    assert sum(reads) < 400
+    assert here.cancel(last) is Cancelling.ABSENT
 
 
 def test_the_page_of_one_job_says_where_it_stands(here: Connection) -> None:
