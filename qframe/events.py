@@ -538,12 +538,12 @@ def hand_over() -> Callable[[], bool]:
 
 
 def _here(listener: Callable[[Any], object]) -> Callable[[Any], object]:
-    def hear(event: Event) -> object:
+    def note(event: Event) -> object:
         if isinstance(event, JobEvent) and not isinstance(event, _IN_CHILD):
             return None
         return listener(event)
 
-    return hear
+    return note
 
 
 def _is_own(listener: Callable[[Any], object]) -> bool:

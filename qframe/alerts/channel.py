@@ -72,5 +72,5 @@ def trusting(ca: Path | None) -> ssl.SSLContext:
 
 def why(error: Exception) -> str:
     """Describe an error; for a certificate, what is wrong with it."""
-    said = getattr(error, "verify_message", "")
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    detail = getattr(error, "verify_message", "")
+    return f"{type(error).__name__}: {detail}" if detail else type(error).__name__

@@ -49,9 +49,9 @@ class Mail(Channel):
                 server.sock = deadline.connect(settings.host, settings.port)
                 if secure is not None and settings.tls == "tls":
                     server.sock = secure.wrap_socket(server.sock, server_hostname=settings.host)
-                code, said = server.getreply()
+                code, reply = server.getreply()
                 if code != _READY:
-                    raise smtplib.SMTPConnectError(code, said)
+                    raise smtplib.SMTPConnectError(code, reply)
                 if settings.tls == "starttls":
                     server.starttls(context=secure)
                 if settings.user is not None and settings.password is not None:

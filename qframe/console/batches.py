@@ -191,12 +191,12 @@ def _retry(connections: JobConnections, queue: Connection, found: Batch) -> int:
     stores = connections.failed_stores()
     kept = [each for each in (find_failed(stores, uuid) for uuid in uuids) if each is not None]
     count, code = connections.queue_again(kept)
-    said = [f"{found.id}: queued {count} failed jobs again"]
+    words = [f"{found.id}: queued {count} failed jobs again"]
     if len(kept) < len(uuids):
-        said.append(f"{len(uuids) - len(kept)} are not among the failed jobs (any more)")
+        words.append(f"{len(uuids) - len(kept)} are not among the failed jobs (any more)")
     if was_cancelled:
-        said.append("the batch is no longer cancelled")
-    say("; ".join(said))
+        words.append("the batch is no longer cancelled")
+    say("; ".join(words))
     return code
 
 

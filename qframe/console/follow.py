@@ -43,7 +43,7 @@ def followed(
     As JSON it shows nothing. `counts`: the bar also shows the numbers done and in total.
     """
     bar = _bar(counts=counts) if sys.stdout.isatty() and not as_json else None
-    said = ""
+    shown = ""
     with bar or contextlib.nullcontext():
         while True:
             now = standing(found)
@@ -55,9 +55,9 @@ def followed(
                     state=now.state,
                     description=now.description,
                 )
-            elif now.line != said and not as_json:
-                said = now.line
-                say(said)
+            elif now.line != shown and not as_json:
+                shown = now.line
+                say(shown)
             yield found
             if now.is_over:
                 return

@@ -53,16 +53,16 @@ def relay(
     if outbox is None:
         raise ConfigurationError(_NONE)
     log_to_stderr(logging.WARNING)
-    said = _Said(as_lines=json)
+    report = _RelayLog(as_lines=json)
     if retry:
         count = outbox.retry()
-        said(f"{count} that were set aside wait again", "retry", count=count)
-    code = _run(queues, outbox, said, until_empty=stop_when_empty)
-    said.stream.finish()
+        report(f"{count} that were set aside wait again", "retry", count=count)
+    code = _run(queues, outbox, report, until_empty=stop_when_empty)
+    report.stream.finish()
     return code
 
 
-def _run(queues: QueueManager, outbox: Outbox, say: _Said, *, until_empty: bool) -> int:
+def _run(queues: QueueManager, outbox: Outbox, say: _RelayLog, *, until_empty: bool) -> int:
     def lost(name: str, error: BackendUnavailable) -> None:
         why = one_line(str(error))
         say(f"{name} gone: {why}", "gone", name=name, error=why)
@@ -96,7 +96,7 @@ def _run(queues: QueueManager, outbox: Outbox, say: _Said, *, until_empty: bool)
     return StopReason.LOST_BACKEND.exit_code if until_empty and made.unanswered else 0
 
 
-class _Said:
+class _RelayLog:
     """Prints what happens: a line, or one of JSON."""
 
     def __init__(self, *, as_lines: bool) -> None:

@@ -116,9 +116,9 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
         trouble = str(error)
     if as_json:
         settings = queues.settings
-        said = {"root": str(settings.root), **origin_fields(settings.origin)}
-        said |= {"ignored": [str(each) for each in settings.origin.ignored()]}
-        said |= {"connections": rows, "jobs": trouble or "ok"}
+        facts = {"root": str(settings.root), **origin_fields(settings.origin)}
+        facts |= {"ignored": [str(each) for each in settings.origin.ignored()]}
+        facts |= {"connections": rows, "jobs": trouble or "ok"}
         bounds = {name: of.model_dump() for name, of in queues.settings.queues.items()}
         alerts: dict[str, Any] = {}
         if queues.settings.alerts.rules:
@@ -126,7 +126,7 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
             alerts["told"] = channels.by_name(queues.settings.alerts)
         more = {"queues": bounds, "alerts": alerts, "schedules": len(planned)}
         more["note"] = hint(settings.root, "work")
-        print_json(said | {key: value for key, value in more.items() if value})
+        print_json(facts | {key: value for key, value in more.items() if value})
     else:
         _print(queues, rows, trouble)
         if planned:

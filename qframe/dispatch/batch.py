@@ -207,8 +207,8 @@ class Batch:
         if jobs and adder is not None:
             running = adder.job
             object.__setattr__(adder, "_growths", adder._growths + 1)  # noqa: SLF001 (also on a frozen job)
-            said = f"{running.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
-            word = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+            place = f"{running.uuid}\n{adder._growths}"  # noqa: SLF001 (the job's own package)
+            word = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
 
         def added() -> Batch:
             if jobs:
@@ -301,10 +301,10 @@ def batch_of(job: JobDefinition) -> Batch | None:
 def caught_by(job: JobDefinition) -> Caught | None:
     """Return the failed job that a callback of `catch` follows."""
     reserved = job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
-    said = None if reserved is None else reserved.payload.get(chain_feature.CAUSE)
-    if not isinstance(said, dict):
+    cause = None if reserved is None else reserved.payload.get(chain_feature.CAUSE)
+    if not isinstance(cause, dict):
         return None
-    return Caught(*(str(said.get(key, "")) for key in ("uuid", "name", "error")))
+    return Caught(*(str(cause.get(key, "")) for key in ("uuid", "name", "error")))
 
 
 def member_plan(

@@ -245,8 +245,8 @@ class PendingChain(Pending):
         for each in self.jobs:
             job, more = _link_job(connection, each, queue)
             delay = seconds(job.delay if jobs or self._delay is None else self._delay)
-            said = {chain_feature.KEY: {"id": identity, **more}, **keys}
-            links.append(connection.prepare(job, job.queue or queue, delay, said))
+            more_keys = {chain_feature.KEY: {"id": identity, **more}, **keys}
+            links.append(connection.prepare(job, job.queue or queue, delay, more_keys))
             jobs.append(job)
         return ChainPlan(identity, jobs, links, callbacks(connection, self.callbacks, queue, {}))
 
@@ -345,8 +345,8 @@ def extend(running: JobDefinition, job: JobDefinition, *, first: bool) -> None:
     """Add a job to the chain of the running one. Raises `QframeError` if it is in no chain."""
     reserved = running.job
     connection = connection_of(reserved)
-    said = reserved.payload
-    keys = {key: said[key] for key in (chain_feature.KEY, batch_feature.KEY) if key in said}
+    payload = reserved.payload
+    keys = {key: payload[key] for key in (chain_feature.KEY, batch_feature.KEY) if key in payload}
     own = own_job(job, connection, "a chain")
     link = connection.prepare(own, own.queue or reserved.queue, seconds(own.delay), keys)
     if not connection.extend_chain(reserved, link, first=first):

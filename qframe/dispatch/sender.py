@@ -94,8 +94,8 @@ class _Sender:
     def _stepped(self, turns: Iterable[_Turn]) -> tuple[list[_Asking], list[Handed[Any]]]:
         """Continue calls. Returns their next requests, and the calls that have ended."""
         needs, ended = list[_Asking](), list[Handed[Any]]()
-        for handed, said, error in turns:
-            need = _step(handed, said, error)
+        for handed, answer, error in turns:
+            need = _step(handed, answer, error)
             if need is None:
                 ended.append(handed)
             elif isinstance(need, CallPause):
@@ -123,7 +123,7 @@ class _Sender:
 
     def _asked(self, group: Sequence[_Asking]) -> Iterator[_Turn]:
         try:
-            said = iter(group[0][1].ask([part for _, need in group for part in need.parts]))
+            answer = iter(group[0][1].ask([part for _, need in group for part in need.parts]))
         except BaseException as error:  # noqa: BLE001 (the awaiting callers get it)
             _forget_frame(error)
             if len(group) > 1 and not isinstance(error, BackendUnavailable):
@@ -134,10 +134,10 @@ class _Sender:
                 yield handed, None, error if len(group) == 1 else copy.copy(error)
         else:
             for handed, need in group:
-                yield handed, [*itertools.islice(said, len(need.parts))], None
+                yield handed, [*itertools.islice(answer, len(need.parts))], None
 
 
-def _step(handed: Handed[Any], said: Any, error: BaseException | None) -> Need | None:  # noqa: ANN401 (any answer)
+def _step(handed: Handed[Any], answer: Any, error: BaseException | None) -> Need | None:  # noqa: ANN401 (any answer)
     """Continue a call. Returns its next request; None if it has ended."""
     call = handed.call
     assert call is not None  # noqa: S101 (it has not ended)
@@ -147,7 +147,7 @@ def _step(handed: Handed[Any], said: Any, error: BaseException | None) -> Need |
             raise StopIteration  # as for a call that ends
         if error is not None:
             return handed.context.run(call.throw, error)
-        return handed.context.run(call.send, said)
+        return handed.context.run(call.send, answer)
     except StopIteration as ended:
         handed.end(ended.value, None)
     except BaseException as raised:  # noqa: BLE001 (as above)

@@ -124,8 +124,8 @@ def _unmigrated(queues: QueueManager, names: Sequence[str]) -> Iterator[CheckMes
             if name == place == queues.settings.default:  # `check_settings` reports it
                 continue
             failed.add(place)
-            said = one_line(str(error)).removeprefix(f"connections.{name}: ")
-            yield Warning(f"{where}: {said}", id="qframe.W005")
+            words = one_line(str(error)).removeprefix(f"connections.{name}: ")
+            yield Warning(f"{where}: {words}", id="qframe.W005")
             continue
         if due:
             own = queues.settings.connection(name).get("migrate_command")

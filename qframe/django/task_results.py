@@ -164,19 +164,19 @@ def _attempt(job: ReservedJob) -> _TaskAttempt:
 
 
 def _first(message: Mapping[str, Any], queue: str) -> Record:
-    said, data = message.get(KEY), message.get("data")
-    said = said if isinstance(said, dict) else {}
+    given, data = message.get(KEY), message.get("data")
+    given = given if isinstance(given, dict) else {}
     data = data if isinstance(data, dict) else {}
     return {
-        "task": said.get("task", ""),
-        "backend": said.get("backend", "default"),
+        "task": given.get("task", ""),
+        "backend": given.get("backend", "default"),
         "queue": queue,
-        "priority": said.get("priority", 0),
-        "run_after": said.get("run_after"),
+        "priority": given.get("priority", 0),
+        "run_after": given.get("run_after"),
         "args": data.get("args", []),
         "kwargs": data.get("kwargs", {}),
         "status": "READY",
-        "enqueued_at": said.get("at") or time.time(),
+        "enqueued_at": given.get("at") or time.time(),
         "started_at": None,
         "last_attempted_at": None,
         "finished_at": None,
@@ -186,8 +186,8 @@ def _first(message: Mapping[str, Any], queue: str) -> Record:
 
 
 def _ttl(message: Mapping[str, Any]) -> float:
-    said = message.get(KEY)
-    ttl = envelope.number(said, "ttl") if isinstance(said, dict) else None
+    given = message.get(KEY)
+    ttl = envelope.number(given, "ttl") if isinstance(given, dict) else None
     return ttl if ttl and 0 < ttl < _LONGEST_TTL else 86_400.0
 
 

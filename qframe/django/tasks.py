@@ -185,9 +185,11 @@ class QframeBackend(BaseTaskBackend):
                     f"{where}: unknown option {name!r}{nearest(str(name), known)}",
                     id="qframe.E010",
                 )
-        said = [(where, {n: v for n, v in self.options.items() if n in _AT_DISPATCH})]
-        said += [(f"{where} {path}", each) for path, each in self.options.get("tasks", {}).items()]
-        for place, options in said:
+        places = [(where, {n: v for n, v in self.options.items() if n in _AT_DISPATCH})]
+        places += [
+            (f"{where} {path}", each) for path, each in self.options.get("tasks", {}).items()
+        ]
+        for place, options in places:
             for name, value in options.items():
                 try:
                     if name not in _AT_DISPATCH:

@@ -70,12 +70,12 @@ class Cause:
 
 def cause_of(record: HasError) -> Cause:
     """Return the cause of a failed job."""
-    frames, said = tracebacks.parts_of(record.exception)
-    line, *_ = said.strip().splitlines() or [""]
+    frames, words = tracebacks.parts_of(record.exception)
+    line, *_ = words.strip().splitlines() or [""]
     place = _place(frames)
     if php := _PHP_PLACE.search(line):
         line = line[: php.start()]
-        place = _shown(php) if is_own(php["file"]) else _php_place(said)
+        place = _shown(php) if is_own(php["file"]) else _php_place(words)
     error = one_line(_steady(line), _LONGEST)
     return _cause(envelope.wire_name(record.payload, record.name), error, place)
 
@@ -107,8 +107,8 @@ def _place(frames: str) -> str:
     return ""
 
 
-def _php_place(said: str) -> str:
-    own = (frame for frame in _PHP_FRAME.finditer(said) if is_own(frame["file"]))
+def _php_place(words: str) -> str:
+    own = (frame for frame in _PHP_FRAME.finditer(words) if is_own(frame["file"]))
     return next(map(_shown, own), "")
 
 

@@ -222,15 +222,15 @@ class StartBatch(JobDefinition):
 
     def handle(self) -> None:
         """Begin the batch, or continue after a worker that died while it began the batch."""
-        batches, said = batches_of(self), self.job.payload
+        batches, payload = batches_of(self), self.job.payload
         context, identity = batches.context, self.identity
         vouched = is_signed(self.job.raw_body)
         link = {
-            "id": chain.named_id(said, chain.KEY),
+            "id": chain.named_id(payload, chain.KEY),
             "uuid": self.job.uuid,
             "allows": self.allows,
-            "member": said.get(batch.KEY),
-            "flow": said.get(flow.KEY),
+            "member": payload.get(batch.KEY),
+            "flow": payload.get(flow.KEY),
         }
         plan = BatchPlan(
             id=identity,

@@ -62,10 +62,10 @@ class DebounceFeature(Feature):
 
 def _named(message: Mapping[str, Any]) -> tuple[str, float] | None:
     """Return the key of the last dispatch, and the seconds that it is kept."""
-    said = message.get("debounce")
-    if not isinstance(said, dict):
+    given = message.get("debounce")
+    if not isinstance(given, dict):
         return None
-    key, seconds = envelope.text(said, "key"), envelope.number(said, "for")
+    key, seconds = envelope.text(given, "key"), envelope.number(given, "for")
     if key is None or not key.startswith("debounce:"):
         return None
     return (key, seconds) if seconds and seconds > 0 else None

@@ -30,11 +30,11 @@ class OnceKey:
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> OnceKey | None:
         """Read it; None if the payload has no key, or an invalid one."""
-        said = message.get(ONCE)
+        given = message.get(ONCE)
         uuid = envelope.uuid(message)
-        if not isinstance(said, dict) or uuid is None or is_unproven(uuid):
+        if not isinstance(given, dict) or uuid is None or is_unproven(uuid):
             return None
-        key, seconds = envelope.text(said, "key"), envelope.number(said, "for")
+        key, seconds = envelope.text(given, "key"), envelope.number(given, "for")
         if key is None or not is_once(key) or not seconds or seconds < 0:
             return None
         return cls(key, uuid, seconds)

@@ -43,10 +43,10 @@ def refuse(context: Context, plan: Plan, refused: RefusedText, queue: str) -> st
 
 def record_of(connection: str, refused: RefusedText, queue: str) -> FailedJob:
     """Return the record of a refused text, the same each time."""
-    said = f"{connection}\0{refused.key}\0{refused.text}".encode("utf-8", "replace")
+    identity = f"{connection}\0{refused.key}\0{refused.text}".encode("utf-8", "replace")
     error = refused.error
     return FailedJob(
-        uuid=f"refused-{hashlib.sha256(said).hexdigest()[:24]}",
+        uuid=f"refused-{hashlib.sha256(identity).hexdigest()[:24]}",
         connection=connection,
         queue=queue,
         payload=refused.text.encode("utf-8", "replace"),

@@ -272,21 +272,21 @@ def _ended(end: End) -> str:
     """Return the JSON of what ended it, and of its result."""
     if end.error is None and end.result is None and not end.remark:
         return ""
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     result, remark = "", end.remark
     if end.error is not None:
-        said["exception"] = _error(end.error)
+        fields["exception"] = _error(end.error)
     if end.state is State.COMPLETE and end.result is not None:
         result, why_not = as_json(end.result)
         remark = remark or why_not
     if remark:
-        said["remark"] = printable(remark, MAX_TEXT)
-    return _also(said) + (f',"result":{result}' if result else "")
+        fields["remark"] = printable(remark, MAX_TEXT)
+    return _also(fields) + (f',"result":{result}' if result else "")
 
 
-def _also(said: Mapping[str, Any]) -> str:
+def _also(fields: Mapping[str, Any]) -> str:
     """Return fields as a part of JSON."""
-    return f",{_json(said)[1:-1]}" if said else ""
+    return f",{_json(fields)[1:-1]}" if fields else ""
 
 
 def _error(error: BaseException | str) -> dict[str, str]:

@@ -31,12 +31,12 @@ class UniqueLock:
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> UniqueLock | None:
         """Read it; None if the payload has no lock, or an invalid one."""
-        said = message.get("unique")
+        given = message.get("unique")
         uuid = envelope.uuid(message)
-        if not isinstance(said, dict) or uuid is None:
+        if not isinstance(given, dict) or uuid is None:
             return None
-        key, until = envelope.text(said, "key"), envelope.text(said, "until")
-        seconds = envelope.number(said, "for")
+        key, until = envelope.text(given, "key"), envelope.text(given, "until")
+        seconds = envelope.number(given, "for")
         if key is None or until is None or not key.startswith("unique:"):
             return None
         if is_unproven(uuid):

@@ -397,18 +397,19 @@ class JobDefinition(Options, Durable):
         if cls._incomplete:
             cls._complete()
             cls._check_complete(InvalidArguments)
-        said, fields = None, cls._fields
+        unset_fields, fields = None, cls._fields
         if not data.keys() <= fields:
             fields = fields | cls._aliases()
             for key in data.keys() - fields - {unset.KEY}:
                 _warn_once(cls, key)
-            data, said = {key: data[key] for key in data if key in fields}, data.get(unset.KEY)
+            unset_fields = data.get(unset.KEY)
+            data = {key: data[key] for key in data if key in fields}
         try:
             job = cls._validated(data)
         except ValidationError as error:
             job = cls._with_other_empties(data, error)
-        if said is not None:
-            unset.put_back(job, said)
+        if unset_fields is not None:
+            unset.put_back(job, unset_fields)
         return job
 
     @classmethod
@@ -535,8 +536,8 @@ def _look_into(cls: type[JobDefinition]) -> None:
     cls._is_strict = not cls._incomplete and is_strict(schema)
     if cls._incomplete and "__new__" not in vars(cls):
         cls.__new__ = _checked_new  # type: ignore[assignment] # only of those that may be refused
-    said = any("encrypted" in vars(each) for each in cls.__mro__ if each is not Options)
-    cls.in_clear = bool(cls.secret_fields) and not said
+    is_declared = any("encrypted" in vars(each) for each in cls.__mro__ if each is not Options)
+    cls.in_clear = bool(cls.secret_fields) and not is_declared
     config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
     if (cls._hides() or cls._incomplete) and "hide_input_in_errors" not in config:
         config["hide_input_in_errors"] = True

@@ -34,8 +34,8 @@ class UniqueRule(NamedTuple):
 
     def wire(self, job: object, name: str, data: object) -> dict[str, Any]:
         """Return the payload's entry. Raises `InvalidJob` for an invalid id."""
-        said = {"key": _fact_key(self.key, name, _identity(job, data)), "for": self.seconds}
-        return {**said, "until": self.until} if self.until else said
+        fields = {"key": _fact_key(self.key, name, _identity(job, data)), "for": self.seconds}
+        return {**fields, "until": self.until} if self.until else fields
 
 
 class OnceRule(NamedTuple):

@@ -59,9 +59,9 @@ def _parts(value: object) -> Iterator[tuple[str | int | None, object]]:
             yield field.name, getattr(value, field.name, None)
 
 
-def put_back(job: object, said: object) -> None:
+def put_back(job: object, listed: object) -> None:
     """Mark fields of the models in a job as unset; ignores invalid entries."""
-    for each in said if isinstance(said, list) else ():
+    for each in listed if isinstance(listed, list) else ():
         with contextlib.suppress(TypeError, ValueError, LookupError):
             way, names = each
             value = job

@@ -118,17 +118,17 @@ class Handing:
             except BackendUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 (as above)
-                said = tracebacks.brief(error, _LONGEST_ERROR)
+                words = tracebacks.brief(error, _LONGEST_ERROR)
                 is_forged = isinstance(error, InvalidSignature)
                 aside = is_forged or row.tries + 1 >= TRIES
-                self.refused.append(RefusedRow(row, said, aside))
+                self.refused.append(RefusedRow(row, words, aside))
                 if not aside:
                     return
                 self._totals.set_aside += 1
                 self._take_back(row)
                 log.error(  # noqa: TRY400 (the message is enough)
                     "a dispatch for the connection %r was set aside in the outbox (row %d): %s",
-                    self._context.connection, row.id, said,
+                    self._context.connection, row.id, words,
                 )  # fmt: skip
                 if isinstance(error, InvalidSignature):
                     what = f"row {row.id} of the outbox"

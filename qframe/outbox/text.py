@@ -38,13 +38,13 @@ def encoded(step: Step) -> str:
 def decoded(text: str) -> Sequence[Operation]:
     """Decode the operations of a step. Raises `ValueError` for anything unknown to this version."""
     try:
-        said = json.loads(text)
-        if said["version"] != VERSION:
+        given = json.loads(text)
+        if given["version"] != VERSION:
             raise ValueError(
-                f"the row was written by a later version of qframe (format {said['version']}): "
+                f"the row was written by a later version of qframe (format {given['version']}): "
                 "upgrade the relay"
             )
-        return [_operation(fields) for fields in said["operations"]]
+        return [_operation(fields) for fields in given["operations"]]
     except (KeyError, TypeError) as error:
         raise ValueError(f"the row holds no step: {error!r}") from None
 
@@ -76,15 +76,15 @@ def _operation(fields: Mapping[str, Any]) -> Operation:
     return made
 
 
-def _value(said: Any) -> Any:  # noqa: ANN401 (a field)
-    if not isinstance(said, dict):
-        return said
-    rest = {name: _value(each) for name, each in said.items() if name != "is"}
-    if said["is"] == "bytes":
+def _value(given: Any) -> Any:  # noqa: ANN401 (a field)
+    if not isinstance(given, dict):
+        return given
+    rest = {name: _value(each) for name, each in given.items() if name != "is"}
+    if given["is"] == "bytes":
         return base64.b64decode(rest[_BYTES]) if _BYTES in rest else rest["text"].encode()
-    if said["is"] == "History":
+    if given["is"] == "History":
         return History.from_json(rest["text"])
-    return (FailedJob if said["is"] == "FailedJob" else _KINDS[said["is"]])(**rest)
+    return (FailedJob if given["is"] == "FailedJob" else _KINDS[given["is"]])(**rest)
 
 
 _json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -268,8 +268,8 @@ def job_name(payload: Mapping[str, Any]) -> str:
 
 def display_name(payload: Mapping[str, Any]) -> str:
     for key in ("displayName", "job"):
-        said = payload.get(key)
-        if isinstance(said, str) and (shown := one_line(said, 200)):
+        shown_as = payload.get(key)
+        if isinstance(shown_as, str) and (shown := one_line(shown_as, 200)):
             return shown
     return "(no name)"
 

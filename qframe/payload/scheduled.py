@@ -83,20 +83,20 @@ def _zone(name: str) -> tzinfo:
 
 def named_run(message: Mapping[str, Any]) -> NamedRun | None:
     """Return the run that a payload belongs to; None if it has none."""
-    said = message.get(SCHEDULE)
-    if not isinstance(said, dict):
+    given = message.get(SCHEDULE)
+    if not isinstance(given, dict):
         return None
-    name, at = envelope.text(said, "name"), envelope.number(said, "at")
-    number = said.get("number")
+    name, at = envelope.text(given, "name"), envelope.number(given, "at")
+    number = given.get("number")
     if name is None or at is None or type(number) is not int or not 0 <= number < 2**53:
         return None
     return NamedRun(
         name,
         at,
         number,
-        envelope.text(said, "scope") or "",
-        envelope.text(said, "zone", 60) or "UTC",
-        max(0.0, envelope.number(said, "lock") or 0.0),
-        said.get("claims") is True,
-        int(envelope.number(said, "push") or 0),
+        envelope.text(given, "scope") or "",
+        envelope.text(given, "zone", 60) or "UTC",
+        max(0.0, envelope.number(given, "lock") or 0.0),
+        given.get("claims") is True,
+        int(envelope.number(given, "push") or 0),
     )

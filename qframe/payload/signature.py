@@ -127,12 +127,12 @@ def _signature(key: bytes, rest: bytes, queue: str) -> bytes:
 
 
 def _kept_signature(key: bytes, place: str, text: str) -> bytes:
-    said = b"%s%s\0%s" % (
+    covered = b"%s%s\0%s" % (
         _KEPT_CONTEXT,
         place.encode("utf-8", "surrogatepass"),
         text.encode("utf-8", "surrogatepass"),
     )
-    return hmac.new(key, said, hashlib.sha256).hexdigest().encode()
+    return hmac.new(key, covered, hashlib.sha256).hexdigest().encode()
 
 
 @lru_cache(_MOST_QUEUES)

@@ -179,7 +179,7 @@ class Ran:
         """What `handle` returned."""
         self.error = None if end.suspended else reserved.failed_with or attempt.report.error
         """What the job raised, or failed itself with."""
-        self.progress = reserved.said
+        self.progress = reserved.reported
         """The arguments of `self.progress(...)`, in order: how far, and the words."""
         self.delay = end.delay if end.state is State.RELEASED else None
         """Seconds after which a released or retried job is ready; None for any other."""
@@ -380,7 +380,7 @@ class _Reserved(ReservedJob):
 
     def __init__(self, context: Context, reservation: Reservation) -> None:
         super().__init__(context, reservation)
-        self.said: list[tuple[float, str]] = []
+        self.reported: list[tuple[float, str]] = []
 
     @property
     def steps(self) -> JobSteps:
@@ -389,7 +389,7 @@ class _Reserved(ReservedJob):
         return steps
 
     def progress(self, done: float, text: str = "") -> None:
-        self.said.append((done, text))
+        self.reported.append((done, text))
 
     def delete(self) -> None:
         super().delete()

@@ -19,19 +19,19 @@ _FAR = 3600
 def warnings(connection: BeanstalkdConnection, settings: BeanstalkdSettings) -> list[str]:
     """Describe what is unsafe, a sentence each."""
     connection.open()
-    said = _stats(connection)
+    reported = _stats(connection)
     found = []
-    if said[b"binlog-current-index"] == b"0":
+    if reported[b"binlog-current-index"] == b"0":
         found.append(
             "the log is off: jobs are in memory only and lost when the server ends; "
             "start it with -b FOLDER -f0"
         )
-    elif said.get(b"draining") != b"true" and not _log_is_written(connection):
+    elif reported.get(b"draining") != b"true" and not _log_is_written(connection):
         found.append(
             "the server has stopped writing its log, after an error of the disk: jobs queued since "
             "are lost when it ends; work them off, then restart it on a sound disk"
         )
-    if said.get(b"draining") == b"true":
+    if reported.get(b"draining") == b"true":
         found.append("the server is draining (SIGUSR1): it takes no new jobs until it is restarted")
     if _is_open(settings):
         found.append(

@@ -185,10 +185,10 @@ class ClusterServer(Server):
 
 def _innermost(error: BaseException) -> Exception:
     """Return the original server error behind redis-py's own."""
-    said = error
-    while (behind := said.__cause__ or said.__context__) is not None:
-        said = behind
-    return said if isinstance(said, RedisError | OSError) else RedisError(str(error))
+    cause = error
+    while (behind := cause.__cause__ or cause.__context__) is not None:
+        cause = behind
+    return cause if isinstance(cause, RedisError | OSError) else RedisError(str(error))
 
 
 def server_of(settings: RedisSettings) -> Server:

@@ -161,11 +161,11 @@ class SupervisedChild:
     def has_unread(self, what: str) -> bool:
         """Whether that is among the messages not yet read; it stays unread."""
         try:
-            said = self._begun + self._socket.recv(_MOST, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+            peeked = self._begun + self._socket.recv(_MOST, socket.MSG_DONTWAIT | socket.MSG_PEEK)
         except OSError:
             return False
         with suppress(ValueError):
-            return any(json.loads(each).get("kind") == what for each in said.split(b"\n")[:-1])
+            return any(json.loads(each).get("kind") == what for each in peeked.split(b"\n")[:-1])
         return False
 
     def _stop_reading(self) -> None:

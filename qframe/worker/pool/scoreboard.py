@@ -292,5 +292,5 @@ class WorkerScore:
         if self._memory[_PHASE] != _Phase.ENDED:
             return "", {}
         (length,) = _LENGTH.unpack_from(self._memory, _LENGTH_AT)
-        said = json.loads(self._memory[_BODY_AT : _BODY_AT + length])
-        return said["reason"], said["totals"]
+        kept = json.loads(self._memory[_BODY_AT : _BODY_AT + length])
+        return kept["reason"], kept["totals"]
