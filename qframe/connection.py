@@ -39,8 +39,8 @@ from qframe.payload import envelope, timing
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import queue_name
 
-_INTERNAL = b'"job":"qframe.features.'
-"""What the payloads of qframe's own jobs have."""
+_OF_FLOWS = b'"job":"qframe.features.flow_jobs.'
+"""What the payloads have of the internal jobs by which flows go on."""
 _PAGE = 500
 
 
@@ -335,8 +335,8 @@ class Connection:
     def clear(self, queue: str | None = None) -> int:
         """Delete the ready and delayed jobs of a queue. Returns how many there were.
 
-        Jobs with features are removed one by one, which frees their locks. What flows and batches
-        need to go on stays.
+        Jobs with features are removed one by one, which frees their locks. What flows need to go
+        on stays.
         """
         self.need(Capability.PURGE)
         name = queue_name(queue or self.default_queue)
@@ -346,7 +346,7 @@ class Connection:
                 for found in self._waiting_with(name, feature.key):
                     count += self.remove(found)
             count += sum(map(self.remove, self._waiting_with_steps(name)))
-            internal = self._held_internal(name)
+            internal = self._held_of_flows(name)
         count += self.backend.purge(name)
         if internal:  # if this is not reached, they come back when their leases end
             self.backend.apply(*(Step(each, Release()) for each in internal))
@@ -359,9 +359,9 @@ class Connection:
         waits = searches and self.find(uuid, queue) is not None
         return waits or self.failed.find(uuid) is not None
 
-    def _held_internal(self, queue: str) -> list[Reservation]:
-        """Take the waiting jobs of qframe itself, so that a purge leaves them."""
-        taken = map(self.backend.take, self._waiting_with_text(queue, _INTERNAL))
+    def _held_of_flows(self, queue: str) -> list[Reservation]:
+        """Take the waiting internal jobs of flows, so that a purge leaves them."""
+        taken = map(self.backend.take, self._waiting_with_text(queue, _OF_FLOWS))
         return [each for each in taken if each is not None]
 
     def _waiting_with(self, queue: str, key: str) -> Iterator[Found]:
