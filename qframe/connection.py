@@ -410,10 +410,16 @@ class Connection:
     def remove_in_line(self, job: LinedJob) -> bool:
         """Remove a job of a group that stands in line, with everything that belongs to its end.
 
-        Returns False if it is held or runs meanwhile.
+        Returns False if it is held or runs meanwhile. Raises `Unsupported` for one with a status or
+        a lock, for example, if its message could not be searched.
         """
+        searches = Capability.SEARCH in self.capabilities
+        if not searches and in_line.has_more_features(self.context, job):
+            raise self.cannot(Capability.SEARCH)
         if in_line.remove(self.context, job):
             return True
+        if not searches:
+            return False
         found = self.find(job.uuid, job.queue)
         if found is None or found.place not in {Place.READY, Place.DELAYED}:
             return False

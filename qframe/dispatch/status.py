@@ -152,7 +152,7 @@ def cancel_on(queue: Connection, uuid: str, *, running: bool) -> Cancelling | No
 def _cancelling_on(queue: Connection, uuid: str, *, running: bool) -> Call[Cancelling | None]:
     known = status.read(queue.backend, uuid)
     if Capability.SEARCH not in queue.capabilities:
-        return _without_search(queue, known, running=running)
+        return _without_search(queue, uuid, known, running=running)
     deadline = time.monotonic() + _HELD
     pause = _FIRST_PAUSE
     looked = 0
@@ -173,9 +173,12 @@ def _cancelling_on(queue: Connection, uuid: str, *, running: bool) -> Call[Cance
 
 
 def _without_search(
-    queue: Connection, known: JobStatus | None, *, running: bool
+    queue: Connection, uuid: str, known: JobStatus | None, *, running: bool
 ) -> Cancelling | None:
-    """Cancel a job where the backend cannot search: only its status is known."""
+    """Cancel a job where the backend cannot search: its status is known, and who is in line."""
+    lined, _ = queue.look_in_line(uuid, None if known is None else known.queue)
+    if lined is not None and queue.remove_in_line(lined):
+        return Cancelling.REMOVED
     if known is None or known.is_final or known.connection != queue.name:
         return None
     if known.state is not State.RUNNING:

@@ -92,8 +92,7 @@ def remove(context: Context, job: LinedJob) -> bool:
 
     One with other features is pushed instead, for a caller that ends it.
     """
-    entry = group.entry_key(job.key, job.number)
-    has_more = len(context.features_of(context.as_it_is(job.raw, job.queue).message)) > 1
+    entry, has_more = group.entry_key(job.key, job.number), has_more_features(context, job)
     for _ in group.attempts(f"a group of {job.queue}"):
         state, text = context.backend.read(job.key, entry)
         if state is None or text is None or text.encode() != job.raw:
@@ -108,6 +107,11 @@ def remove(context: Context, job: LinedJob) -> bool:
         if result.applied:
             return not has_more
     return False
+
+
+def has_more_features(context: Context, job: LinedJob) -> bool:
+    """Whether more belongs to the end of a job than its group."""
+    return len(context.features_of(context.as_it_is(job.raw, job.queue).message)) > 1
 
 
 def _groups(context: Context, queue: str, digest: str) -> Iterator[FoundGroup]:

@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from qframe import Queueable, QueueManager, bulk, dispatch, job_status, manager
+from qframe import Queueable, QueueManager, bulk, cancel, dispatch, job_status, manager
 from qframe.connection import Connection
+from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
 from qframe.contracts.queue import Cancelling
+from qframe.contracts.status import State
 from qframe.contracts.step import Step
-from qframe.exceptions import ConfigurationError
+from qframe.exceptions import ConfigurationError, Unsupported
 from qframe.failed.filters import WAITING, Filter
 from qframe.features import group, in_line
 from qframe.operations import jobs, one_job
@@ -22,6 +24,7 @@ from qframe.operations.board import Board
 from tests.conftest import settings_of
 
 ALL = Filter("", WAITING)
+CLUSTER = pytest.param("redis cluster", marks=pytest.mark.slow)
 
 
 class Sync(Queueable):
@@ -44,7 +47,7 @@ class Plain(Queueable):
     def handle(self) -> None: ...
 
 
-@pytest.fixture(params=["memory", "database", "redis"])
+@pytest.fixture(params=["memory", "database", "redis", "beanstalkd", CLUSTER])
 def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"driver": "memory"} if request.param == "memory" else settings_of(request)
 
@@ -78,6 +81,11 @@ def reads(here: Connection, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+def needs_search(here: Connection) -> None:
+    if Capability.SEARCH not in here.capabilities:
+        pytest.skip("it shows only the first of its messages, and cancels none")
+
+
 def board() -> Board:
     current = manager.current()
     assert current is not None
@@ -97,6 +105,7 @@ def pages(here: Connection, limit: int = 7, chosen: Filter = ALL) -> list[jobs.J
 
 
 def test_jobs_in_line_follow_the_ready_ones(here: Connection) -> None:
+    needs_search(here)
     plain = [dispatch(Plain()).send() for _ in range(3)]
     of = {shop: bulk(Sync(shop=shop, number=number) for number in range(10)) for shop in (1, 2)}
     seen = pages(here)
@@ -127,6 +136,7 @@ def test_a_page_may_begin_anywhere(here: Connection) -> None:
 
 
 def test_a_filter_chooses_among_them(here: Connection) -> None:
+    needs_search(here)
     bulk(Sync(shop=1, number=number) for number in range(10))
     dispatch(Plain()).send()
     assert [each.position for each in pages(here, 3, Filter("args.number:4", WAITING))] == [4]
@@ -168,7 +178,7 @@ def test_of_many_groups_without_a_line_so_many_are_looked_at_only(
     first = in_line.page(here.context, "mail", 50)
     assert (first.looked_at, bool(first.after)) in {(5, True), (6, True)}
     page = jobs.listed(here, "mail", Place.READY, ALL, limit=30, most=40)
-    assert page.after
+    assert page.after or page.note
     assert [each.uuid for each in pages(here, 30)][-1] == uuid
     assert [each.uuid for each in pages(here, 3)][-1] == uuid
 
@@ -190,9 +200,9 @@ def test_a_job_is_found_by_its_id(here: Connection, reads: list[int]) -> None:
     assert here.look_in_line(ids[1], "other") == (None, True)
     assert here.look_in_line("none", seconds=0) == (None, False)
     reads.clear()
-    assert here.cancel(last) is Cancelling.REMOVED
+    assert cancel(last) is Cancelling.REMOVED
     assert sum(reads) < 400
-    assert here.cancel(last) is Cancelling.ABSENT
+    assert cancel(last) is Cancelling.ABSENT
 
 
 def test_the_page_of_one_job_says_where_it_stands(here: Connection) -> None:
@@ -211,6 +221,7 @@ def test_the_page_of_one_job_says_where_it_stands(here: Connection) -> None:
 
 @pytest.mark.parametrize("text", ["", "class:*"])
 def test_all_that_a_filter_chooses_are_removed(here: Connection, text: str) -> None:
+    needs_search(here)
     dispatch(Plain()).send()
     bulk(Sync(shop=shop, number=number) for number in range(10) for shop in (1, 2))
     tracked = [dispatch(Only(shop=3, number=number)).send() for number in range(4)]
@@ -233,9 +244,24 @@ def test_one_in_the_middle_is_removed_and_the_others_keep_their_order(here: Conn
     assert [jobs.remove(here, each) for each in chosen] == [True]
     assert [jobs.remove(here, each) for each in chosen] == [False]
     assert [each.uuid for each in pages(here)] == [*ids[:3], ids[4]]
+    assert cancel(ids[1]) is Cancelling.REMOVED
+    assert [each.uuid for each in pages(here)] == [ids[0], ids[2], ids[4]]
+
+
+def test_one_with_more_than_its_group_is_not_cancelled_by_halves(here: Connection) -> None:
+    dispatch(Only(shop=1)).send()
+    uuid = dispatch(Only(shop=1, number=1)).send()
+    if Capability.SEARCH in here.capabilities:
+        assert cancel(uuid) is Cancelling.REMOVED
+        assert job_status(uuid).state is State.CANCELLED  # type: ignore[union-attr] # it is tracked
+    else:
+        with pytest.raises(Unsupported, match="cannot cancel"):
+            cancel(uuid)
+        assert here.look_in_line(uuid)[0]
 
 
 def test_one_that_got_its_place_meanwhile_is_removed_all_the_same(here: Connection) -> None:
+    needs_search(here)
     ids = bulk(Sync(shop=1, number=number) for number in range(3))
     first, second, *_ = jobs.chosen_of(here, "mail", Place.READY, ALL)
     assert first.uuid == ids[1]
