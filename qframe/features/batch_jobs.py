@@ -18,7 +18,7 @@ from qframe.features.batches import BatchStore, StoredBatch, renumbered
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
 from qframe.features.refused import RefusedText, log_refused
-from qframe.features.reserved import ReservedJob
+from qframe.features.reserved import running_job
 from qframe.jobs.definition import JobDefinition
 from qframe.payload.signature import is_signed
 
@@ -29,10 +29,7 @@ _TRIES = 100
 
 
 def batches_of(job: JobDefinition) -> BatchStore:
-    running: Any = job.job
-    if isinstance(running, ReservedJob):
-        return BatchStore(running.context, running, running.queue)
-    return BatchStore(running._job.context, queue=running.queue)  # noqa: SLF001 (in a process of its own, which settles nothing)
+    return BatchStore(*running_job(job), job.job.queue)
 
 
 class RunBatchCallbacks(JobDefinition):

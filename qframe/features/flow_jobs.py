@@ -24,7 +24,7 @@ from qframe.features.base import Plan
 from qframe.features.context import Context, Prepared
 from qframe.features.flow import AT_ONCE, KEPT, NodePlace
 from qframe.features.flows import FlowStore
-from qframe.features.reserved import ReservedJob
+from qframe.features.reserved import running_job
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
 from qframe.payload import encryption, envelope
@@ -60,10 +60,7 @@ class FlowJob(JobDefinition):
             self.fail(error)
 
     def _flows(self) -> FlowStore:
-        running: Any = self.job
-        is_own = isinstance(running, ReservedJob)
-        context: Context = running.context if is_own else running._job.context  # noqa: SLF001 (in a process of its own, which settles nothing)
-        return FlowStore(context, running if is_own else None)
+        return FlowStore(*running_job(self))
 
 
 class FollowFlowNode(FlowJob):

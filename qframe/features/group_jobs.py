@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from qframe.features.context import Context
 from qframe.features.group import Group, advance
-from qframe.features.reserved import ReservedJob
+from qframe.features.reserved import running_job
 from qframe.jobs.definition import JobDefinition
 
 
@@ -23,7 +22,5 @@ class AdvanceGroup(JobDefinition):
 
     def handle(self) -> None:
         """Fill the free places of the group."""
-        running: Any = self.job
-        is_own = isinstance(running, ReservedJob)
-        context: Context = running.context if is_own else running._job.context  # noqa: SLF001 (in a process of its own, which settles nothing)
-        advance(Group(context, running.queue, self.name), self.left, running if is_own else None)
+        context, running = running_job(self)
+        advance(Group(context, self.job.queue, self.name), self.left, running)

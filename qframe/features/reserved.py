@@ -460,6 +460,17 @@ _STATES = {
 }
 
 
+def running_job(instance: Any) -> tuple[Context, ReservedJob | None]:  # noqa: ANN401 (a job of a higher layer)
+    """Return the context of an internal job that runs, and what is reserved.
+
+    That is None in a process of its own, which settles nothing.
+    """
+    running: Any = instance.job
+    if isinstance(running, ReservedJob):
+        return running.context, running
+    return running._job.context, None  # noqa: SLF001 (its stand-in there)
+
+
 def _free_in_a_child() -> None:
     """Replace the lock in a forked child of a job: the heartbeat may have held it."""
     job = current.running.get()
