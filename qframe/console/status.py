@@ -95,7 +95,7 @@ def event(
 ) -> int:
     """Send an event to a job that waits for it, or will.
 
-    Exits 1 if an event of this name was sent before.
+    Exits 1 if an event of this name was sent before, or the job has waited for it in vain.
 
       qframe event 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 paid
       qframe event 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 paid '{"by": "card"}'
@@ -108,7 +108,9 @@ def event(
     if is_new:
         say(f"sent the event {name} to {uuid}")
         return 0
-    return print_error(f"an event {name} was sent to {uuid} before: that one counts", 1)
+    return print_error(
+        f"the event {name} does not count: {uuid} has one from before, or its wait has timed out", 1
+    )
 
 
 def cancel(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +41,8 @@ def send_event(
 
     It is kept until the job waits for it, for 90 days and as long as the job sleeps besides; a job
     that waits already is woken. `value` is anything that JSON carries, up to 64 KB. Of several
-    events of one name the job gets the first. Returns False if there was one before.
+    events of one name the job gets the first. Returns False if there was one before, or if the job
+    has waited for it in vain.
 
     The event goes to the connection that knows the job; to all configured connections if none does
     yet, or to the named one. Raises `InvalidStep`, `ResultTooLarge`, `BackendUnavailable`, and
@@ -99,9 +101,12 @@ def send_on(place: Connection, uuid: str, name: str, value: str) -> Call[bool]:
     if name in index and index[name].kind in {steps.EVENT, steps.TIMED_OUT}:
         return False
     ttl = steps.KEPT + (max(0.0, waiting.until - time.time()) if waiting else 0.0)
-    text = steps.sealed_value(context, key, value, encrypt=context.keyring.has_keys)
+    encrypt, by = context.keyring.has_keys, secrets.token_hex(4)
+    text = steps.sealed_value(context, key, value, encrypt=encrypt, by=by)
     (result,) = yield Apply(backend, (Step(None, Expect(key, None), Set(key, text, ttl)),))
-    _, waiting = yield from _known(context, uuid)  # a job that began to wait before that
+    index, waiting = yield from _known(context, uuid)  # a job that began to wait before that
+    if name in index and index[name].kind == steps.TIMED_OUT:
+        return False
     if waiting is not None and waiting.event == name and Capability.WAKE in backend.capabilities:
         backend.wake(waiting.queue, waiting.handle)
     return bool(result.applied or result.holds == text)

@@ -68,7 +68,7 @@ def retry(
             return False
     steps: Sequence[Operation] = ()
     if anew.first or (anew.fresh and record.history.steps):
-        steps = removed(connection.context, record.uuid, anew.first)
+        steps = removed(connection.context, record.uuid, anew.first, events=False)
     pushed = _push(connection, record, message, steps, forget=together)
     if together or not pushed:
         return pushed

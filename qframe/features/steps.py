@@ -145,13 +145,16 @@ class Waiting(NamedTuple):
             raise InvalidPayload(f"where the job {uuid} waits cannot be read: {error}") from None
 
 
-def sealed_value(context: Context, key: str, value: str, *, encrypt: bool) -> str:
-    """Return JSON as it is stored under a key: signed, and encrypted if asked for."""
+def sealed_value(context: Context, key: str, value: str, *, encrypt: bool, by: str = "") -> str:
+    """Return JSON as it is stored under a key: signed, and encrypted if asked for.
+
+    `by` tells it from the same value of another writer.
+    """
     if encrypt:
         message = b'{"job":%s,"data":%s}' % (to_json(key), value.encode())
         text = to_json(context.keyring.sealed(key, message)).decode()
     else:
-        text = f'{{"value":{value}}}'
+        text = f'{{"value":{value},"by":"{by}"}}' if by else f'{{"value":{value}}}'
     return context.sealed(key, text)
 
 
@@ -273,16 +276,16 @@ class JobSteps:
         seconds = timing.seconds_until(timeout)
         with self._lock:
             until = self._moment(name, seconds, WAIT, "wait for an event")
-            kind = self._read()[name].kind
-            if kind == WAIT and self._takes_event(name):
-                kind = EVENT
+            while (kind := self._read()[name].kind) == WAIT:
+                if self._takes_event(name):
+                    continue
+                left = until - self._now()
+                if left > 0:
+                    raise JobSuspended(f"waits for the event {name}", left, name)
+                not_sent = Expect(event_key(self._uuid, name), None)
+                self._keep(name, TIMED_OUT, json.dumps(until), also=(not_sent,))
             if kind == EVENT:
                 return from_json(self._json(name))
-            left = until - self._now()
-            if kind == WAIT and left > 0:
-                raise JobSuspended(f"waits for the event {name}", left, name)
-            if kind == WAIT:
-                self._keep(name, TIMED_OUT, json.dumps(until))
         raise EventTimedOut(f"the event {name} was not sent to the job {self._uuid} in time")
 
     def _moment(self, name: str, seconds: float, kind: str, what: str) -> float:
@@ -344,25 +347,31 @@ class JobSteps:
             while self._unwritten:
                 name, value = next(iter(self._unwritten.items()))
                 if self._keeps:
-                    self._keep(name, CURSOR, value)
+                    self._keep(name, CURSOR, value, hidden=self._is_hidden(name))
                 del self._unwritten[name]
             self._written_at = time.monotonic()
+
+    def _is_hidden(self, name: str) -> bool:
+        """Whether the checkpoints of this name are, or hold, a `Secret`."""
+        return name in self._cursors and self._cursors[name].is_hidden
 
     def _now(self) -> float:
         """Return the epoch time, which a test may have moved."""
         return time.time() + self._backend.timing.skew
 
-    def kept(self) -> dict[str, tuple[str, bytes]]:
-        """Return what is kept, or is about to be: kinds and JSON by name."""
-        found = {name: (CURSOR, text.encode()) for name, text in self._unwritten.items()}
+    def kept(self) -> dict[str, tuple[bytes, bool]]:
+        """Return what is kept, or is about to be, by name: JSON, and whether it must be hidden."""
+        found = {
+            name: (text.encode(), self._is_hidden(name)) for name, text in self._unwritten.items()
+        }
         for name, step in self._read().items():
             if name in self._values and name not in found:
-                found[name] = (step.kind, self._json(name))
+                found[name] = (self._json(name), step.hidden)
         return found
 
-    def preset(self, name: str, value: str) -> None:
+    def preset(self, name: str, value: str, *, hidden: bool) -> None:
         """Keep JSON as the value of a step that was done before; for tests."""
-        self._keep(check_name(name), STEP, value)
+        self._keep(check_name(name), STEP, value, hidden=hidden)
 
     # -- names ------------------------------------------------------------------------------------
 
@@ -479,10 +488,6 @@ class JobSteps:
         if view is self._backend:
             return self._kept(name, values, value)
         text, key = values.encoded(value), value_key(self._uuid, name)
-        standing = self._backend.standing(self._job.reservation)
-        if standing in {Standing.TAKEN, Standing.GONE}:
-            self._job.mark_lost()
-            raise LeaseLost(f"{self._job.name} {self._uuid}: {LOST_LEASE}")
         sealed = self._sealed(name, text)
         operations: list[Operation] = [Expect(key, None), Set(key, sealed, KEPT)]
         with self._lock:
@@ -491,6 +496,10 @@ class JobSteps:
             (result,) = view.apply(Step(None, *operations))
         if not result.applied:
             self._index = None  # another worker has kept something
+            raise LeaseLost(f"{self._job.name} {self._uuid}: {LOST_LEASE}")
+        # Only now: from here on, whoever does this step waits for the end of this transaction.
+        if self._backend.standing(self._job.reservation) in {Standing.TAKEN, Standing.GONE}:
+            self._job.mark_lost()
             raise LeaseLost(f"{self._job.name} {self._uuid}: {LOST_LEASE}")
         return value
 
@@ -524,7 +533,7 @@ class JobSteps:
     ) -> bool:
         """Keep JSON under a name, fenced by the reservation; None keeps only the name.
 
-        Returns False if another worker had kept something there.
+        Returns False if another worker had kept something there, or if one of `also` is refused.
         """
         before, entry = self._read().get(name), self._entry(kind, hidden=hidden)
         text = None if value is None else self._sealed(name, value)
@@ -538,6 +547,8 @@ class JobSteps:
                 if text is not None:
                     self._values[name] = text
                 return True
+            if result.key not in {"", expected.key}:
+                return False
             self._take_in(result.holds, self._backend)
             if self._read().get(name) != before:
                 return False
@@ -595,7 +606,8 @@ class JobSteps:
         except (InvalidPayload, InvalidSignature):
             return []
         for name, value in self._unwritten.items():
-            index[name], texts[name] = self._entry(CURSOR, hidden=False), self._sealed(name, value)
+            index[name] = self._entry(CURSOR, hidden=self._is_hidden(name))
+            texts[name] = self._sealed(name, value)
         if not index:
             return []
         _, written = self._indexing(index)
@@ -612,20 +624,25 @@ class JobSteps:
         return bool(self._unwritten) or delay > _LONG or is_first_of_day
 
 
-def removing(uuid: str, index: Mapping[str, KeptStep]) -> Iterator[Operation]:
-    """Return the operations that remove all that is kept of a job."""
+def removing(
+    uuid: str, index: Mapping[str, KeptStep], *, events: bool = True
+) -> Iterator[Operation]:
+    """Return the operations that remove all that is kept of a job; with events not taken yet."""
     yield Unset(index_key(uuid))
     yield Unset(waits_key(uuid))
     for name, kept in index.items():
         yield Unset(value_key(uuid, name))
-        if kept.kind in _OF_EVENT:
+        if events and kept.kind in _OF_EVENT:
             yield Unset(event_key(uuid, name))
 
 
-def removed(context: Context, uuid: str, first: str = "") -> list[Operation]:
+def removed(
+    context: Context, uuid: str, first: str = "", *, events: bool = True
+) -> list[Operation]:
     """Return the operations that remove all that is kept of a job that does not run.
 
-    `first` names a step: only that one goes, and what was kept after it. Raises `InvalidStep` if
+    Without `events`, those that it has not taken yet stay. `first` names a step: only that one
+    goes, and what was kept after it. Raises `InvalidStep` if
     nothing is kept under this name.
     """
     (text,) = context.backend.read(index_key(uuid))
@@ -636,14 +653,15 @@ def removed(context: Context, uuid: str, first: str = "") -> list[Operation]:
             raise
         index = {}  # the values stay until they expire
     if not first:
-        return [*removing(uuid, index)]
+        return [*removing(uuid, index, events=events)]
     if first not in index:
         names = ", ".join(index) or "nothing"
         raise InvalidStep(f"no step {first!r} is kept of {uuid}: {names}")
     key, at = index_key(uuid), [*index].index(first)
     rows = [*index.items()]
     left = {name: [*kept] for name, kept in rows[:at]}
-    operations = [each for each in removing(uuid, dict(rows[at:])) if each != Unset(key)]
+    gone = removing(uuid, dict(rows[at:]), events=events)
+    operations = [each for each in gone if each != Unset(key)]
     kept_text = context.sealed(key, to_json(left).decode())
     return [Expect(key, text), *operations, Set(key, kept_text, KEPT_FAILED)]
 

@@ -6,9 +6,9 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 from qframe import manager
 from qframe.contracts.history import History
@@ -30,6 +30,7 @@ from qframe.features.steps import JobSteps, check_name
 from qframe.jobs import execution
 from qframe.payload import envelope, timing, tracebacks
 from qframe.payload.envelope import Envelope
+from qframe.payload.secret import SHOWN, TRAVELS, revealed
 from qframe.payload.text import one_line
 from qframe.testing import fakes
 from qframe.testing.recording import LinkJob, MemberJob, Notes, RecordingConnection
@@ -103,7 +104,9 @@ def run(  # noqa: PLR0913 (one for each thing that a job finds)
     made = Envelope(message)
     reserved = _reserved(connection, made, queue, attempts, releases)
     for name, value in (steps or {}).items():
-        reserved.steps.preset(name, to_json(value).decode())
+        kept = _as_kept(value)
+        hidden = kept != from_json(to_json(value))
+        reserved.steps.preset(name, to_json(kept).decode(), hidden=hidden)
     running = _JobUnderTest(connection, notes, type(job), queue, made.uuid, with_middleware)
     for name, value in (events or {}).items():
         running.send_event(name, value)
@@ -340,19 +343,21 @@ class Ran:
 class StepRan:
     """One durable step of a job that was run; `value` is what it has kept, as JSON has it."""
 
-    def __init__(self, ran: Ran, name: str, kept: tuple[str, bytes] | None) -> None:
+    def __init__(self, ran: Ran, name: str, kept: tuple[bytes, bool] | None) -> None:
         self._ran = ran
         self._name = name
         self.is_kept = kept is not None
-        self.value = None if kept is None else from_json(kept[1])
+        text, self._is_hidden = kept or (b"null", False)
+        self.value = from_json(text)
 
     def returned(self, value: object) -> None:
         """Asserts that the step has kept this value, in this attempt or before."""
-        wanted = from_json(to_json(value))
+        wanted = _as_kept(value)
+        shown = from_json(to_json(value))
         self._ran._expect(  # noqa: SLF001 (its own)
             self.is_kept and self.value == wanted,
-            f"to have kept {wanted!r} of the step {self._name!r}",
-            f"it has kept {self.value!r}" if self.is_kept else "it has kept nothing of it",
+            f"to have kept {shown!r} of the step {self._name!r}",
+            f"it has kept {self._shown}" if self.is_kept else "it has kept nothing of it",
         )
 
     def not_done(self) -> None:
@@ -360,8 +365,17 @@ class StepRan:
         self._ran._expect(  # noqa: SLF001 (its own)
             not self.is_kept,
             f"not to have done the step {self._name!r}",
-            f"it has kept {self.value!r}",
+            f"it has kept {self._shown}",
         )
+
+    @property
+    def _shown(self) -> str:
+        return SHOWN if self._is_hidden else repr(self.value)
+
+
+def _as_kept(value: object) -> Any:  # noqa: ANN401 (JSON)
+    """Return what a step keeps of a value, as JSON has it, with its secrets."""
+    return from_json(to_json(revealed(value, to_jsonable_python(value, context=TRAVELS))))
 
 
 def _after(delay: When) -> str:
@@ -375,7 +389,7 @@ class _Reserved(ReservedJob):
 
     end: End | None = None
     deleted_itself = False
-    kept: Mapping[str, tuple[str, bytes]] = {}
+    kept: Mapping[str, tuple[bytes, bool]] = {}
     """What is kept of its durable steps as it ends."""
 
     def __init__(self, context: Context, reservation: Reservation) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -417,6 +417,7 @@ def test_a_past_moment_is_no_sleep(bench: Bench) -> None:
 def test_an_event_sent_before_is_found_and_taken_once(bench: Bench) -> None:
     assert send(bench, "paid", '{"by":"card"}')
     assert not send(bench, "paid", '"again"')
+    assert not send(bench, "paid", '{"by":"card"}')
     job = bench.started()
     assert job.wait_for_event("paid", 60) == {"by": "card"}
     assert event_key(U, "paid") not in kept(bench)
@@ -488,6 +489,56 @@ def test_an_event_that_does_not_come_times_out_for_good(
     with pytest.raises(EventTimedOut, match="paid"):
         job.wait_for_event("paid", 10)
     job.delete()
+    assert kept(bench) == []
+
+
+@pytest.fixture
+def late(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> ReservedJob:
+    """Give a job that has waited for an event in vain, and is about to say so."""
+    job = bench.started()
+    with pytest.raises(JobSuspended) as raised:
+        job.wait_for_event("paid", 10)
+    suspended(job, raised.value)
+    bench.backend.timing.skew += 10
+    now = time.time() + 10
+    monkeypatch.setattr(time, "time", lambda: now)
+    return bench.started()
+
+
+def just_before(text: str, what: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have something happen just before a step is applied that writes this text."""
+    apply = MemoryBackend.apply
+
+    def overtaken(backend: MemoryBackend, *steps: Step) -> list[Result]:
+        written = [each.value for step in steps for each in step.operations if type(each) is Set]
+        if any(text in each for each in written):
+            with monkeypatch.context() as patched:
+                patched.setattr(MemoryBackend, "apply", apply)
+                what()
+        return apply(backend, *steps)
+
+    monkeypatch.setattr(MemoryBackend, "apply", overtaken)
+
+
+def test_an_event_sent_while_the_wait_times_out_counts(
+    bench: Bench, late: ReservedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[bool]()
+    just_before("timed out", lambda: sent.append(send(bench, "paid", "7")), monkeypatch)
+    assert late.wait_for_event("paid", 10) == 7
+    assert sent == [True]
+
+
+def test_an_event_is_said_to_count_only_if_the_wait_has_not_timed_out(
+    bench: Bench, late: ReservedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def times_out() -> None:
+        with pytest.raises(EventTimedOut):
+            late.wait_for_event("paid", 10)
+
+    just_before('"event text"', times_out, monkeypatch)
+    assert not send(bench, "paid", '"event text"')
+    late.delete()
     assert kept(bench) == []
 
 
@@ -630,6 +681,20 @@ def test_a_secret_comes_back_as_one_and_is_marked(bench: Bench) -> None:
     assert ",true," in index
     job = again(bench, job)
     assert job.step("a", token) == Secret("hidden")
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_checkpoint_of_a_secret_is_marked(bench: Bench, flushed: bool) -> None:
+    job = bench.started()
+    job.cursor("page", Secret("none"))
+    job.checkpoint("page", Secret("first"))
+    if not flushed:
+        job.checkpoint("page", Secret("second"))
+    job = again(bench, job)
+    (index,) = bench.backend.read(index_key(U))
+    assert index is not None
+    assert ",true," in index
+    assert job.cursor("page", Secret("none")) == Secret("first" if flushed else "second")
 
 
 @pytest.mark.parametrize("text", ["[1", "7", '{"a": 1}', '{"a": [1]}'])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from qframe import Queueable, dispatch
+from qframe import Queueable, Secret, dispatch
 from qframe.testing import drain, embedded, fake, run, travel
 
 
@@ -100,6 +101,32 @@ def test_travel_makes_sleeping_jobs_ready(tmp_path: Path) -> None:
         assert queues.connection().size() == 0
     with pytest.raises(ValueError, match="forward"), travel(-1):
         pass
+
+
+class Card(BaseModel):
+    number: Secret[str]
+    until: date
+
+
+class Charges(Queueable):
+    def card(self) -> Card:
+        return Card(number=Secret("4111"), until=date(2030, 1, 2))
+
+    def handle(self) -> str:
+        return self.step("card", self.card).number.reveal()
+
+
+def test_a_secret_is_compared_and_not_shown() -> None:
+    ran = run(Charges())
+    ran.step("card").returned(Charges().card())
+    with pytest.raises(AssertionError) as raised:
+        ran.step("card").returned(Card(number=Secret("4222"), until=date(2030, 1, 2)))
+    with pytest.raises(AssertionError) as not_done:
+        ran.step("card").not_done()
+    assert "4111" not in f"{raised.value} {not_done.value}"
+    assert "4222" not in str(raised.value)
+    kept = Card(number=Secret("4222"), until=date(2031, 1, 2))
+    assert run(Charges(), steps={"card": kept}).result == "4222"
 
 
 class Ship(Queueable):

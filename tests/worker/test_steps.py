@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,7 +11,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 
+from qframe.contracts.step import Expect, Result, Step
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.within import CallerDatabase
+from qframe.exceptions import LeaseLost
+from qframe.features.reserved import ReservedJob
+from tests.console.conftest import started
 from tests.support.process import Project, wait_for
 from tests.support.shop import Shop
 from tests.worker import stepping
@@ -198,6 +206,49 @@ def test_several_steps_within_transactions_of_one_attempt(shop: Shop, tmp_path: 
         assert len(facts(project)) == 5
         assert project.qframe("forget", project.failure().uuid).code == 0
         assert not facts(project)
+
+
+@pytest.mark.parametrize(
+    "shop", ["postgres", pytest.param("mariadb", marks=pytest.mark.slow)], indirect=True
+)
+def test_a_transaction_whose_job_another_worker_has_done_commits_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not on SQLite, where whoever is in a transaction of the file is alone.
+    shop.queue.push_raw(json.dumps({"uuid": "u1", "job": "x", "displayName": "x", "data": {}}))
+
+    def insert(session: Session, word: str) -> str:
+        shop.order(session, word)
+        return word
+
+    def begun() -> ReservedJob:
+        (job,) = shop.queue.reserve(["default"])
+        assert started(job)
+        return job
+
+    def done_by(job: ReservedJob, word: str) -> None:
+        with Session(shop.engine) as session, session.begin():
+            job.step("row", insert, session, word, within=session)
+
+    apply = DatabaseBackend.apply
+
+    def overtaken(backend: DatabaseBackend, *steps: Step) -> list[Result]:
+        if not any(isinstance(each, Expect) for each in steps[0].operations):
+            return apply(backend, *steps)
+        if isinstance(backend.database, CallerDatabase):  # its worker stalls here, past its lease
+            monkeypatch.undo()
+            shop.queue.backend.timing.skew += 3600
+            other = begun()
+            done_by(other, "other")
+            other.delete()
+        return apply(backend, *steps)
+
+    late = begun()
+    monkeypatch.setattr(DatabaseBackend, "apply", overtaken)
+    with pytest.raises(LeaseLost):
+        done_by(late, "late")
+    assert shop.orders() == ["other"]
+    assert not [key for key, _ in shop.queue.backend.scan("steps:")]
 
 
 _MANY = int(os.environ.get("STEPS", "400"))
