@@ -15,6 +15,7 @@ from qframe import config, events, forks
 from qframe.config import ConnectionSettings, Settings
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Capability
+from qframe.contracts.failed import FailedJob
 from qframe.contracts.outbox import Outbox
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.null import NullBackend
@@ -150,6 +151,13 @@ class QueueManager:
             raise ConfigurationError(f"the connection {found.name!r} keeps no failed jobs")
         return found.failed
 
+    def _store_of(self, store: FailedStore, record: FailedJob) -> FailedStore:
+        """Return the store of a record's connection; `store` if that is no longer configured."""
+        try:
+            return self.connection(record.connection).failed
+        except ConfigurationError:
+            return store
+
     def _connect(self, name: str) -> Connection:
         own = self._own(name)
         self._listen()
@@ -168,6 +176,7 @@ class QueueManager:
         make = connection_types.get(type(own.backend), Connection)
         made = make(context, own.settings)
         made.find_middleware = self.middleware
+        made.failed.store_of = partial(self._store_of, made.failed)
         made.is_measured = self.settings.metrics and Capability.FACTS in made.capabilities
         if made.is_measured:
             context.pushes = Pushes(Metrics(made.store, name))

@@ -249,6 +249,8 @@ class Claim:
     ttl: float
     holds: str | None = None
     """The value that the key holds now."""
+    lasts: bool = False
+    """Whether it does not expire until it is proven or withdrawn."""
 
 
 @value

@@ -95,6 +95,11 @@ def stands(backend: Backend, key: str, value: str) -> bool:
         settle(backend, Result(Outcome.REFUSED, key, holds))
 
 
+def not_void(value: str) -> Unset:
+    """Return the operation after which a job with this value counts again."""
+    return Unset(_void(value))
+
+
 def was_withdrawn(backend: Backend, value: str) -> bool:
     """Whether a claim of this value was withdrawn."""
     return backend.read(_void(value)) != [None]
@@ -203,7 +208,7 @@ def _claiming(claim: Claim, *, again: bool) -> Iterable[Operation]:
     held = unproven(claim.value)
     return (
         Expect(claim.key, held if again else claim.holds),
-        Set(claim.key, held, claim.ttl),
+        Set(claim.key, held, None if claim.lasts else claim.ttl),
         Set(_at_work(claim.value), "", PUSHED_WITHIN),
         Unset(_void(claim.value)),
     )

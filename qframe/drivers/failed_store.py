@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from qframe.contracts.backend import Backend
 from qframe.contracts.failed import FailedJob
-from qframe.contracts.step import Forget, Operation, Outcome, Record, Step
+from qframe.contracts.step import Forget, Operation, Outcome, Record, Result, Step
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
 
@@ -24,7 +24,9 @@ class FailedStore:
         self._on_forgotten = on_forgotten
         """Removes what else is kept of a job whose record was removed."""
         self.forgetting: Callable[[FailedJob], Sequence[Operation]] = lambda _: ()
-        """Returns the operations that go with the removal of a record."""
+        """Returns the operations that go with the removal of a record of this connection."""
+        self.store_of: Callable[[FailedJob], FailedStore] = lambda _: self
+        """Returns the store of a record's connection, which may share this place."""
 
     @property
     def place(self) -> Backend:
@@ -69,15 +71,39 @@ class FailedStore:
 
         Returns whether it existed; of two concurrent callers one gets True.
         """
-        forget = Forget(record.uuid, record.failed_at)
+        own = self.store_of(record)
         for _ in range(_TRIES):
-            (result,) = self.place.apply(Step(None, forget, *self.forgetting(record)))
+            result = self._forgotten(record, own)
             if result.outcome is not Outcome.REFUSED or result.key == record.uuid:
                 break
         else:
             raise BackendUnavailable(f"what belongs to {record.uuid} is changed again and again")
-        if result.applied and self._on_forgotten is not None:
+        if result.applied:
+            own.forgotten(record)
+        return result.applied
+
+    def forgotten(self, record: FailedJob) -> None:
+        """Remove what else is kept of a job of this connection whose record was removed."""
+        if self._on_forgotten is not None:
             self._on_forgotten(record)
+
+    def _forgotten(self, record: FailedJob, own: FailedStore) -> Result:
+        """Try once to remove a record with what goes with it; `own`: its connection's store."""
+        forget = Forget(record.uuid, record.failed_at)
+        more = own.forgetting(record)
+        if more and own.place is self.place:
+            (result,) = own.backend.apply(Step(None, forget, *more))
+            return result
+        if more:
+            (result,) = own.backend.apply(Step(None, *more))
+            if not result.applied:
+                return result
+        (result,) = self.place.apply(Step(None, forget))
+        return result
+
+    def drop(self, record: FailedJob) -> bool:
+        """Remove the record alone, of a job that goes on. Returns whether it existed."""
+        (result,) = self.place.apply(Step(None, Forget(record.uuid, record.failed_at)))
         return result.applied
 
     def flush(self, before: float | None = None) -> int:

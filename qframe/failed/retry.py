@@ -73,7 +73,7 @@ def retry(
     if together or not pushed:
         return pushed
     # There is one all the same if the job has failed anew meanwhile.
-    return store.forget(record) or store.find(record.uuid) is not None
+    return store.drop(record) or store.find(record.uuid) is not None
 
 
 def _push(

@@ -92,6 +92,11 @@ _AT_ONCE = 100
 _PLAIN = GroupSettings()
 _BACK = Release(counted=False)
 _GONE = Delete()
+_MOST_IN_LINE = 100_000_000
+_MOST_BLANKS = 1000
+"""Places in line without a job that one step passes over."""
+_FURTHEST = 10 * 365 * 86400.0
+"""Seconds from now to the latest start that a rate can allow."""
 _SETTLED = {Outcome.APPLIED, Outcome.LOST}
 
 
@@ -123,9 +128,13 @@ class GroupLine:
         """Decode. Raises `ValueError`."""
         try:
             name, _, first, end, placed, due = from_json(text)
-            return cls(str(name), int(first), int(end), tuple(map(str, placed)), float(due))
+            line = cls(str(name), int(first), int(end), tuple(map(str, placed)), float(due))
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"what is kept of a group cannot be read: {error}") from None
+        in_order = 0 <= line.first <= line.end <= line.first + _MOST_IN_LINE
+        if not (in_order and 0 <= line.due <= time.time() + _FURTHEST):
+            raise ValueError("what is kept of a group cannot be: a number in it was changed")
+        return line
 
     def text(self) -> str:
         """Encode. Two states are never equal, so that an old one is not taken for a later one."""
@@ -152,6 +161,8 @@ class _Seen:
     """The jobs with a place whose claims stand, by key, and when that was seen."""
     advanced: dict[str, float] = field(default_factory=dict)
     """When a job was pushed that advances a group."""
+    words: dict[str, str] = field(default_factory=dict)
+    """What is kept of jobs that are pushed again, by key."""
 
     @classmethod
     def of(cls, context: Context) -> _Seen:
@@ -271,7 +282,7 @@ class Group:
 
     def turn_key(self, uuid: str) -> str:
         """Return the key of what is kept of one of its jobs."""
-        return f"turn:{self.key.removeprefix('group:')}:{uuid}"
+        return _turn_key(self.key, uuid)
 
     def word(self, uuid: str, word: str, seconds: float) -> list[Operation]:
         """Return the operation that keeps a word about a job; none where nobody needs it."""
@@ -279,7 +290,16 @@ class Group:
 
     def claim(self, uuid: str) -> list[Operation]:
         """Return the operation by which a place counts only if the job is pushed."""
-        return [Claim(self.turn_key(uuid), uuid, _CLAIMED_FOR)] if self.context.in_parts else []
+        if not self.context.in_parts:
+            return []
+        key = self.turn_key(uuid)
+        return [Claim(key, uuid, _CLAIMED_FOR, self._seen.words.pop(key, None), lasts=True)]
+
+    def unclaimed(self, uuid: str) -> list[Operation]:
+        """Return the operations by which a job without a place counts, though pushed before."""
+        if not self.context.in_parts:
+            return []
+        return [Unset(self.turn_key(uuid)), claims.not_void(uuid)]
 
     def _certain(self, line: GroupLine) -> GroupLine:
         """Return a state without the places of jobs whose push broke off."""
@@ -334,12 +354,19 @@ class Group:
         line = self.line(before)
         rest = replace(line, placed=tuple(each for each in line.placed if each != uuid))
         placed = [*self._certain(rest).placed]
-        first, pushes = line.first, list[Operation]()
+        first, pushes, blanks = line.first, list[Operation](), 0
         while len(placed) < self.places and first < line.end:
-            count = min(self.places - len(placed), line.end - first)
+            if blanks >= _MOST_BLANKS:
+                pushes.append(self.advancing())
+                break
+            most = _AT_ONCE if blanks else self.places - len(placed)
+            count = min(most, line.end - first)
             keys = [self.entry(number) for number in range(first, first + count)]
-            first += count
             for key, text in zip(keys, self._backend.read(*keys), strict=True):
+                if text and len(placed) >= self.places:
+                    break
+                first += 1
+                blanks += not text
                 pushes.append(Unset(key))
                 if text:  # "": it was cancelled
                     push, own_uuid, line = self._pushed(text, line)
@@ -382,6 +409,7 @@ class GroupFeature(Feature):
         at = next(i for i, each in enumerate(plan.operations) if isinstance(each, Push))
         if delay is None:
             del plan.operations[at]
+            made += group.unclaimed(uuid)
         else:
             made += group.claim(uuid)
             if delay:
@@ -389,9 +417,14 @@ class GroupFeature(Feature):
         plan.add(*made)
 
     def learn(self, context: Context, refused: Result) -> bool:
-        if not refused.key.startswith("group:"):
+        if refused.key.startswith("group:"):
+            _Seen.of(context).note(refused.key, refused.holds)
+            return True
+        if not refused.key.startswith("turn:") or claims.is_refused_by_claim(refused):
             return False
-        _Seen.of(context).note(refused.key, refused.holds)
+        words = _Seen.of(context).words
+        if refused.holds is not None:  # it is pushed once more
+            words[refused.key] = refused.holds
         return True
 
     # -- a worker has taken it --------------------------------------------------------------------
@@ -403,6 +436,7 @@ class GroupFeature(Feature):
             return None
         key = turn.group.turn_key(job.own_uuid)
         if claims.is_void(job.context.backend, key, job.own_uuid, _CLAIMED_FOR):
+            turn.is_void = True
             return "never dispatched: its push was broken off, and its group went on"
         return "done before: its group has gone on" if turn.word == _DONE else None
 
@@ -447,9 +481,11 @@ class GroupFeature(Feature):
             plan.instead = _GONE if delay is None else replace(_BACK, delay=delay)
         elif end.state.is_final or end.state is State.BURIED:
             if end.state is State.FAILED and group.settings.blocks:
+                plan.add(*turn.forgetting())  # any message of it may be the next to run
                 return
             made = [] if turn.has_left else group.left(group.read(), job.own_uuid)
-            made += turn.last_word(job, end)
+            # What is kept may be of a dispatch that was repeated.
+            made += [] if turn.is_void else turn.last_word(job, end)
         elif turn.word == turn.runs:
             made = [Unset(group.turn_key(job.own_uuid))]  # it may come back as another message
         else:
@@ -474,6 +510,8 @@ class _Turn:
         self.lines_up = False
         self.is_spare = False
         """Whether the message is to be removed: the job is in line, or runs by another one."""
+        self.is_void = False
+        """Whether its push broke off."""
         self.was_planned = False
         """Whether a step was planned that lines it up, and perhaps was refused."""
 
@@ -516,7 +554,12 @@ class _Turn:
         """Return the operation that keeps, in parts, that a job is done and not to be repeated."""
         if end.state in {State.COMPLETE, State.SKIPPED, State.CANCELLED}:
             return self.group.word(job.own_uuid, _DONE, _WORD_KEPT + 2 * job.reservation.lease)
-        return [Unset(self.group.turn_key(job.own_uuid))] if job.context.in_parts else []
+        return self.forgetting()
+
+    def forgetting(self) -> list[Operation]:
+        """Return the operation that removes, in parts, the word about it."""
+        in_parts = self.group.context.in_parts
+        return [Unset(self.group.turn_key(self.uuid))] if in_parts else []
 
     @classmethod
     def of(cls, job: ReservedJob) -> _Turn | None:
@@ -600,7 +643,7 @@ def _shorten(context: Context, queue: str, key: str) -> int | None:
         if found:
             job = context.as_it_is(found.encode(), queue)
             has_more = len(context.features_of(job.message)) > 1
-            made += [push_of(job)] if has_more else []
+            made += out_of_line(context, key, job) if has_more else []
             removed += not has_more
     (result,) = context.backend.apply(Step(None, *made))
     return removed if result.applied else 0
@@ -625,6 +668,12 @@ def advance(group: Group, left: str = "", job: ReservedJob | None = None) -> Non
     raise BackendUnavailable(f"the group {group.name} is changed again and again")
 
 
+def out_of_line(context: Context, key: str, job: Pushing) -> list[Operation]:
+    """Return the operations that push a job from the line of a group, without a place."""
+    uuid = envelope.uuid(job.message)
+    return [*([Unset(_turn_key(key, uuid))] if uuid and context.in_parts else []), push_of(job)]
+
+
 def _in_line(context: Context, key: str, numbers: range) -> list[tuple[str, str | None]]:
     """Return the facts of jobs in line: keys and values."""
     entries = [f"{_entries(key)}{number}" for number in numbers]
@@ -646,6 +695,10 @@ def forgetting(context: Context, record: FailedJob) -> Sequence[Operation]:
 def entry_key(key: str, number: int) -> str:
     """Return the key of a job in line of the group with this key."""
     return f"{_entries(key)}{number}"
+
+
+def _turn_key(key: str, uuid: str) -> str:
+    return f"turn:{key.removeprefix('group:')}:{uuid}"
 
 
 def _entries(key: str) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from qframe.contracts.browsing import position
 from qframe.contracts.step import Set, Step, Unset
 from qframe.features import group
-from qframe.features.context import Context, push_of
+from qframe.features.context import Context
 from qframe.features.group import FoundGroup, Group
 from qframe.payload import envelope
 
@@ -102,7 +102,8 @@ def remove(context: Context, job: LinedJob) -> bool:
         left = replace(line, first=line.first + 1) if is_first else line
         made = Group(context, job.queue, line.name).change(state, left)
         made.append(Unset(entry) if is_first else Set(entry, ""))
-        made += [push_of(context.as_it_is(job.raw, job.queue))] if has_more else []
+        pushed = context.as_it_is(job.raw, job.queue)
+        made += group.out_of_line(context, job.key, pushed) if has_more else []
         (result,) = context.backend.apply(Step(None, *made))
         if result.applied:
             return not has_more

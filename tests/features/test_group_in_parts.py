@@ -11,10 +11,11 @@ from qframe import QueueManager, bulk, dispatch, manager
 from qframe.config import GroupSettings
 from qframe.connection import Connection
 from qframe.contracts.status import State
-from qframe.contracts.step import Step
+from qframe.contracts.step import Push, Set, Step
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
 from qframe.failed.retry import retry
+from qframe.features import group, in_line
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.testing import drain
@@ -23,6 +24,7 @@ from tests.features.test_group import (
     RAN,
     SETTINGS,
     History,
+    Only,
     Sync,
     admitted,
     held,
@@ -264,4 +266,181 @@ def test_a_clear_where_no_search_is_lets_groups_begin_anew(
     assert here.clear("mail") == 3
     dispatch(Sync(shop=1, number=7)).send()
     assert take(here, 1) == [(1, 7)]
+    assert not left(here)
+
+
+# -- after a break, and beside other programs -----------------------------------------------------
+
+
+def let_pass(connection: Connection, seconds: float) -> None:
+    Hands(connection).let_pass(seconds)
+
+
+def run_all(connection: Connection) -> list[tuple[int, int]]:
+    """Let one worker do everything; return what ran."""
+    ran, idle = list[tuple[int, int]](), 0
+    while idle < 3:
+        job = held(connection)
+        if job is None:
+            idle += 1
+            let_pass(connection, 70)
+        elif job.payload["job"].startswith("qframe."):
+            Hands(connection).run(job)
+        elif (reason := job.skip_reason()) is not None:
+            job.settle(End(State.SKIPPED, remark=reason))
+        elif admitted(job):
+            ran.append(number(job))
+            job.settle(End(State.COMPLETE))
+    return ran
+
+
+def test_a_dispatcher_that_died_hours_ago_does_not_stop_its_group(strict: Connection) -> None:
+    with Hands(strict).dying(2):
+        dispatch(Sync(shop=1)).send()
+    strict.context.kept.clear()
+    let_pass(strict, 7200)
+    dispatch(Sync(shop=1, number=1)).send()
+    assert run_all(strict) == [(1, 1)]
+    assert not left(strict)
+
+
+def test_a_dispatch_that_is_repeated_runs_though_it_stood_in_line(
+    strict: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = dispatch(Sync(shop=1))
+    with monkeypatch.context() as away:
+        pushes_fail(strict, away)
+        with pytest.raises(BackendUnavailable):
+            pending.send()
+    dispatch(Sync(shop=1, number=1)).send()
+    pending.send()
+    assert run_all(strict) == [(1, 1), (1, 0)]
+    assert not left(strict)
+
+
+def test_a_void_message_that_ends_late_leaves_its_repeated_dispatch_alone(
+    strict: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = dispatch(Sync(shop=1))
+    assert isinstance(strict.backend, OrderedBackend)
+    messages = strict.backend.messages
+    apply = messages.apply
+
+    def unanswered(*steps: Step) -> Any:
+        apply(*steps)
+        raise BackendUnavailable("no answer")
+
+    with monkeypatch.context() as away:
+        away.setattr(messages, "apply", unanswered)
+        with pytest.raises(BackendUnavailable):
+            pending.send()
+    void = held(strict)
+    assert void is not None
+    reason = void.skip_reason()
+    assert reason is not None
+    assert reason.startswith("never dispatched")
+    dispatch(Sync(shop=1, number=1)).send()
+    pending.send()
+    void.settle(End(State.SKIPPED, remark=reason))
+    assert run_all(strict) == [(1, 1), (1, 0)]
+    assert not left(strict)
+
+
+def test_a_payload_that_is_pushed_again_after_its_job_is_done_runs_again(
+    strict: Connection,
+) -> None:
+    raw = strict.envelope(Sync(shop=1)).raw
+    for _ in range(2):
+        strict.push_raw(raw, "mail")
+        assert run_all(strict) == [(1, 0)]
+    dispatch(Sync(shop=1, number=1)).send()
+    strict.push_raw(raw, "mail")
+    assert run_all(strict) == [(1, 1), (1, 0)]
+    assert not left(strict)
+
+
+def test_a_failed_job_that_another_program_pushes_again_runs(strict: Connection) -> None:
+    bulk([Sync(shop=1, number=number) for number in range(3)])
+    job = started(strict)
+    job.settle(End(State.FAILED, error=ValueError("no")))
+    strict.backend.apply(Step(None, Push("mail", job.raw_body)))
+    assert run_all(strict) == [(1, 0), (1, 1), (1, 2)]
+    assert not left(strict)
+
+
+@pytest.mark.parametrize("how", ["remove", "clear"])
+def test_a_job_that_leaves_the_line_to_be_cancelled_is_not_lost_to_a_faster_worker(
+    strict: Connection, how: str
+) -> None:
+    dispatch(Sync(shop=1)).send()
+    uuid = dispatch(Only(shop=1, number=1)).delay(1).send()
+    let_pass(strict, 2)
+    first = started(strict)
+    job = held(strict)
+    assert job is not None
+    assert not admitted(job)
+    if how == "remove":
+        found, _ = in_line.find(strict.context, ["mail"], uuid)
+        assert found is not None
+        assert not in_line.remove(strict.context, found)
+    else:
+        group.clear(strict.context, "mail")
+    job = held(strict)
+    assert job is not None
+    assert not admitted(job)
+    first.settle(End(State.COMPLETE))
+    assert run_all(strict) == [(1, 1)]
+    assert not left(strict)
+
+
+@pytest.mark.parametrize("has_store", [True, False], ids=["store", "no store"])
+@pytest.mark.parametrize("through", ["jobs", "another"])
+def test_a_failed_job_that_is_kept_elsewhere_is_forgotten_and_its_group_goes_on(
+    fresh: Path, has_store: bool, through: str
+) -> None:
+    """Several connections may share the place, and any of them forget it."""
+    names = ("another", "jobs", "facts", "failures")
+    made = QueueManager(
+        {
+            "root": fresh,
+            "default": "jobs",
+            "connections": {name: {"driver": "memory"} for name in names},
+            **({"store": {"driver": "facts"}} if has_store else {}),
+            "failed": {"driver": "failures"},
+            "groups": {"mail": {"order": "strict"}},
+        }
+    )
+    manager.use(made)
+    here = made.connection()
+    bulk([Sync(shop=1, number=number) for number in range(3)])
+    started(here).settle(End(State.FAILED, error=ValueError("no")))
+    store = made.failed_store(through)
+    (record,) = store.all()
+    assert store.forget(record)
+    assert run_all(here) == [(1, 1), (1, 2)]
+    assert not left(here)
+
+
+_WRONG = [
+    '["a","w",0,1e15,[],0]', '["a","w",0,5,[],1e308]', '["a","w",-5,5,[],0]', '["a","w",9,5,[],0]',
+    '["a","w",0,0,[],NaN]', '["a","w",0,1,[],1e12]',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*_WRONG, '["a","w",0,90000,[],0]'])
+@pytest.mark.parametrize("settings", [{"order": "strict"}, {"rate": "10/s"}], ids=str)
+def test_a_state_that_somebody_changed_stops_neither_worker_nor_group(
+    fresh: Path, text: str, settings: dict[str, Any]
+) -> None:
+    here = connect(fresh, **settings)
+    dispatch(Sync(shop=1)).send()
+    (key,) = left(here)
+    here.backend.apply(Step(None, Set(key, text)))
+    here.context.kept.clear()
+    hands = Hands(here)
+    with hands.dying(0):
+        assert run_all(here) == [(1, 0)]
+    assert hands.largest < 1100
+    dispatch(Sync(shop=1, number=1)).send()
+    assert run_all(here) == [(1, 1)]
     assert not left(here)

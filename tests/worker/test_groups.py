@@ -177,6 +177,7 @@ def test_the_size_of_each_group_is_listed_the_longest_line_first(shops: Project)
     ]
 
 
+@pytest.mark.parametrize("project", ["database", "beanstalkd"], indirect=True)
 def test_the_command_that_forgets_a_failed_job_lets_its_group_go_on(shops: Project) -> None:
     configure(shops, 'order = "strict"')
     for data in ({"nothing": 1}, {"shop": 1, "number": 2, "seconds": 0}):
