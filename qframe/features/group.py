@@ -423,6 +423,8 @@ class GroupFeature(Feature):
         if not refused.key.startswith("turn:") or claims.is_refused_by_claim(refused):
             return False
         words = _Seen.of(context).words
+        if len(words) >= _MOST_SEEN:
+            words.clear()
         if refused.holds is not None:  # it is pushed once more
             words[refused.key] = refused.holds
         return True

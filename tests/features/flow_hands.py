@@ -83,6 +83,32 @@ class Hands:
                 job.settle(End(State.COMPLETE, result=result))
 
     @contextmanager
+    def interrupted(self, calls: int, others: Callable[[], None]) -> Iterator[None]:
+        """Let `others` go on before one call of a backend that changes something; 0: do not."""
+        left, kept = [calls], [(part, part.apply) for part in self.parts]
+
+        def restore() -> None:
+            for part, _ in kept:
+                vars(part).pop("apply", None)
+
+        def counted(apply: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*steps: Step) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    restore()
+                    others()
+                return apply(*steps)
+
+            return call
+
+        for part, apply in kept:
+            part.apply = counted(apply)  # type: ignore[method-assign] # until the end of the block
+        try:
+            yield
+        finally:
+            restore()
+
+    @contextmanager
     def dying(self, calls: int) -> Iterator[None]:
         """Die after so many calls of a backend that change something; 0: do not."""
         left = [calls]

@@ -8,6 +8,7 @@ import re
 import runpy
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +187,12 @@ class History:
             of = Counter(number(each)[0] for each in self.running)
             assert max(of.values()) <= self.settings.at_once, of
         if self.settings.order == "strict":
-            shop = number(job)[0]
-            earlier = [each for each in self.pushed if each[0] == shop and each < number(job)]
-            assert {*earlier} <= {*self.ended}, "an earlier one of its group has not ended"
+            earlier = {each for each in self.earlier(number(job)) if each[0] == number(job)[0]}
+            assert earlier <= {*self.ended}, "an earlier one of its group has not ended"
+
+    def earlier(self, key: tuple[int, int]) -> Iterable[tuple[int, int]]:
+        """Give the jobs that were pushed before a job."""
+        return [each for each in self.pushed if each < key]
 
     def one(self) -> ReservedJob | None:
         if not self.running:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from qframe.config import GroupSettings
 from qframe.connection import Connection
 from qframe.contracts.status import State
 from qframe.contracts.step import Push, Set, Step
+from qframe.dispatch.pending import PendingDispatch
+from qframe.drivers import claims
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
 from qframe.failed.retry import retry
@@ -126,6 +130,91 @@ class Deadly(Apart):
                 self.ended.append(number(job))
         elif admitted(job):
             self.begins(job)
+
+
+class Stalling(Deadly):
+    """Dispatchers stand still at any call, for longer than they may, while others go on."""
+
+    def __init__(self, connection: Connection, seed: int, settings: GroupSettings) -> None:
+        super().__init__(connection, seed, settings)
+        self.count = 0
+        self.refused: list[tuple[PendingDispatch, tuple[int, int]]] = []
+        self.before: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        """By job: those of its group that were accepted before its dispatch began."""
+
+    def run(self, moves: int) -> None:
+        for _ in range(moves):
+            kinds = [
+                "push",
+                "push",
+                "bulk",
+                "repeat",
+                "take",
+                "take",
+                "take",
+                "end",
+                "end",
+                "again",
+            ]
+            kind = self.random.choice(kinds)
+            if kind in {"push", "bulk", "repeat"}:
+                with self.hands.interrupted(self.random.randrange(7), self.others):
+                    getattr(self, kind)()
+            else:
+                getattr(self, kind)()
+        self.drain()
+
+    def others(self) -> None:
+        self.wait(self.random.choice([0, 3, 10]))
+        for _ in range(self.random.randrange(1, 6)):
+            getattr(self, self.random.choice(["push", "take", "take", "end"]))()
+
+    def job(self) -> Sync:
+        self.count += 1
+        made = Sync(shop=self.random.randrange(1, 4), number=self.count)
+        self.before[made.shop, made.number] = {*self.pushed}
+        return made
+
+    def push(self) -> None:
+        made = self.job()
+        self.send(dispatch(made), (made.shop, made.number))
+
+    def repeat(self) -> None:
+        if self.refused:
+            pending, key = self.refused.pop()
+            self.before[key] = {*self.pushed}
+            self.send(pending, key)
+
+    def send(self, pending: PendingDispatch, key: tuple[int, int]) -> None:
+        try:
+            pending.send()
+        except BackendUnavailable:
+            self.refused.append((pending, key))
+        else:
+            self.pushed.append(key)
+
+    def bulk(self) -> None:
+        made = [self.job() for _ in range(self.random.randrange(1, 6))]
+        with suppress(BackendUnavailable):
+            bulk(made)
+            self.pushed += [(each.shop, each.number) for each in made]
+
+    def begins(self, job: ReservedJob) -> None:
+        History.begins(self, job)
+
+    def earlier(self, key: tuple[int, int]) -> set[tuple[int, int]]:
+        return self.before.get(key, set())
+
+
+@_SETTINGS
+def test_a_dispatcher_that_stands_still_loses_no_job_and_breaks_neither_limit_nor_order(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    for seed in range(40):
+        history = Stalling(connect(fresh, **settings), seed, GroupSettings(**settings))
+        clock = SimpleNamespace(sleep=lambda _, passing=history.hands.let_pass: passing(1))
+        monkeypatch.setattr(claims, "time", clock)
+        history.run(50)
 
 
 @_SETTINGS
