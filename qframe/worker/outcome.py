@@ -10,6 +10,7 @@ from qframe.contracts.status import State
 from qframe.exceptions import (
     CannotDecrypt,
     DontHandle,
+    Interruption,
     JobCancelled,
     JobGivenBack,
     JobSuspended,
@@ -88,17 +89,21 @@ _EARLY = (
 
 def is_early(error: BaseException | None) -> bool:
     """Whether an attempt ended neither done nor by an exception of the job."""
-    kinds = (
-        JobGivenBack,
-        JobSuspended,
-        JobCancelled,
-        Unrunnable,
-        Exhausted,
-        Expired,
-        Full,
-        DontHandle,
-    )
-    return isinstance(error, kinds)
+    return isinstance(error, _EARLY)
+
+
+def out_of_group(error: BaseException | None) -> BaseException | None:
+    """Return what ends the attempt if a `TaskGroup` has wrapped it, or else the error itself.
+
+    Of several tasks that sleep or wait, the one that goes on first.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    inside = [out_of_group(each) for each in error.exceptions]
+    suspended = [each for each in inside if isinstance(each, JobSuspended)]
+    if len(suspended) == len(inside):
+        return min(suspended, key=lambda each: each.delay)
+    return inside[0] if all(isinstance(each, Interruption) for each in inside) else error
 
 
 def done(result: Any) -> Verdict:  # noqa: ANN401 (whatever the job gave)

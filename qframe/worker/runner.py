@@ -27,7 +27,7 @@ from qframe.jobs import completing, current, execution
 from qframe.worker import needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import NOTHING, Answers, Report, lived_in_steps
-from qframe.worker.outcome import JobOutcome
+from qframe.worker.outcome import JobOutcome, out_of_group
 from qframe.worker.shared import Shared
 from qframe.worker.slot_leases import ConcurrencyLimit
 
@@ -140,6 +140,8 @@ class Runner(Shared):
         if process.own.pid != self.pid:
             self.end_fork()
         ended_by = attempt.ended_by = attempt.interrupts.fired
+        if isinstance(error, BaseExceptionGroup):
+            error = out_of_group(error)
         if ended_by is not None and not attempt.is_handled:
             error = ended_by  # even if the job swallowed it
         if error is None and attempt.result is None:

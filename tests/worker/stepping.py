@@ -62,6 +62,24 @@ class OrderAsync(Order):
         note("done", self.word, charge, event, self.attempts)
 
 
+class Together(Queueable):
+    """Sleeps and waits in tasks of a group."""
+
+    tries: ClassVar[int | None] = 1
+
+    async def nap(self) -> None:
+        self.sleep("nap", 0.3)
+
+    async def wait(self) -> None:
+        note("event", self.wait_for_event("paid", 60))
+
+    async def handle(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.wait())
+            tasks.create_task(self.nap())
+        note("together", self.attempts)
+
+
 @queueable
 def by_function(word: str) -> None:
     job = current_job()

@@ -85,6 +85,18 @@ def test_a_job_sleeps_and_waits_for_an_event(
 
 
 @KINDS
+def test_tasks_of_a_group_sleep_and_wait(steps: Project, kind: tuple[object, ...]) -> None:
+    uuid = dispatch(steps, "Together.dispatch()")
+    worker = steps.work(*kind)
+    wait_for(lambda: steps.sizes().delayed == 1, "it to sleep")
+    send(steps, uuid, "'card'")
+    assert steps.wait_for_note("together") == ["together", "1"]
+    assert steps.notes("event")[-1] == ["event", "card"]
+    assert worker.stop() == 0
+    assert not facts(steps)
+
+
+@KINDS
 def test_a_job_of_a_function_has_steps(steps: Project, kind: tuple[object, ...]) -> None:
     dispatch(steps, "by_function.dispatch('f')")
     assert steps.drain(*kind).code == 0
