@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 from qframe.contracts.status import State
 from qframe.contracts.step import Delete, Operation, Release, Reservation, Step, value
 
+DONE_BEFORE = "done before: "
+"""How the remark begins with which a job is skipped whose end has been written."""
+
 N = TypeVar("N")
 T = TypeVar("T")
 
@@ -60,6 +63,11 @@ class End:
     """Whether the job sleeps for `delay`, or waits for `event`."""
     event: str = ""
     """The name of the event that wakes it."""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the job ended before, in a step of which only its deletion is left."""
+        return self.state is State.SKIPPED and self.remark.startswith(DONE_BEFORE)
 
 
 class Plan(Step):

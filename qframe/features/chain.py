@@ -42,7 +42,7 @@ from qframe.exceptions import (
     InvalidSignature,
     QframeError,
 )
-from qframe.features.base import End, Plan, Pushing, driven
+from qframe.features.base import DONE_BEFORE, End, Plan, Pushing, driven
 from qframe.features.context import Context, Prepared
 from qframe.features.refused import REFUSED, RefusedText, refuse
 from qframe.features.reserved import Feature, ReservedJob
@@ -115,7 +115,7 @@ class ChainFeature(Feature):
         head = None if text is None else _head(text)
         if head is None or head["at"] == job.own_uuid:
             return None
-        return "done before: its chain has gone on"
+        return f"{DONE_BEFORE}its chain has gone on"
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         """Push the next link or the callbacks of a failure, or remove the chain."""

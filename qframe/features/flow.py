@@ -40,7 +40,7 @@ from qframe.exceptions import (
     ResultMissing,
 )
 from qframe.features import chain
-from qframe.features.base import End, Plan, Pushing
+from qframe.features.base import DONE_BEFORE, End, Plan, Pushing
 from qframe.features.chain import ChainPlan, is_id
 from qframe.features.context import Context, Prepared
 from qframe.features.refused import RefusedText, refuse
@@ -372,7 +372,7 @@ class FlowFeature(Feature):
         with_state = _state_word(context, place.state_key, text)
         if with_state is NodeState.DONE:
             job.read_once(KEY, lambda: NodeState.DONE)
-            return "done before: its flow has gone on"
+            return f"{DONE_BEFORE}its flow has gone on"
         if with_state is NodeState.CANCELLED or (head is not None and is_cancelled(head)):
             job.read_once(KEY, lambda: NodeState.CANCELLED)
             return "its flow was cancelled"

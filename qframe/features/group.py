@@ -48,7 +48,7 @@ from qframe.contracts.step import (
 )
 from qframe.drivers import claims
 from qframe.exceptions import BackendUnavailable
-from qframe.features.base import End, Plan, Pushing
+from qframe.features.base import DONE_BEFORE, End, Plan, Pushing
 from qframe.features.batches import apply_for
 from qframe.features.context import Context, Prepared, push_of
 from qframe.features.reserved import Feature, Postponed, ReservedJob
@@ -440,7 +440,7 @@ class GroupFeature(Feature):
         if claims.is_void(job.context.backend, key, job.own_uuid, _CLAIMED_FOR):
             turn.is_void = True
             return "never dispatched: its push was broken off, and its group went on"
-        return "done before: its group has gone on" if turn.word == _DONE else None
+        return f"{DONE_BEFORE}its group has gone on" if turn.word == _DONE else None
 
     def wait_reason(self, job: ReservedJob) -> Postponed | None:
         """Return why a held job must wait: it has no place.

@@ -61,7 +61,7 @@ class ScheduledFeature(Feature):
         run = _run(job)
         if run is None or not end.state.is_final:
             return
-        if end.remark == _SECOND:
+        if end.remark == _SECOND or end.is_repeated:
             return
         if run.lock:
             plan.add(Unset(run.lock_key, job.own_uuid))

@@ -152,7 +152,7 @@ class StatusFeature(Feature):
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         tracked = _tracked(job)
         started = job.reservation.started
-        if tracked is None or (end.state is State.WAITING and not started):
+        if tracked is None or end.is_repeated or (end.state is State.WAITING and not started):
             return
         attempts = job.attempts()
         if attempts and not tracked.attempt:  # it was started in another process

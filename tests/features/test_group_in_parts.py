@@ -9,9 +9,20 @@ from typing import Any
 
 import pytest
 
-from qframe import QueueManager, bulk, dispatch, manager
+from qframe import (
+    Flow,
+    Queueable,
+    QueueManager,
+    batch,
+    bulk,
+    chain,
+    dispatch,
+    job_status,
+    manager,
+)
 from qframe.config import GroupSettings
 from qframe.connection import Connection
+from qframe.contracts.flow import NodeState
 from qframe.contracts.status import State
 from qframe.contracts.step import Push, Set, Step
 from qframe.dispatch.pending import PendingDispatch
@@ -23,7 +34,7 @@ from qframe.features import group, in_line
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.testing import drain
-from tests.features.flow_hands import Hands
+from tests.features.flow_hands import Hands, states
 from tests.features.test_group import (
     RAN,
     SETTINGS,
@@ -356,6 +367,89 @@ def test_a_clear_where_no_search_is_lets_groups_begin_anew(
     dispatch(Sync(shop=1, number=7)).send()
     assert take(here, 1) == [(1, 7)]
     assert not left(here)
+
+
+# -- with other features --------------------------------------------------------------------------
+
+
+class Part(Queueable):
+    """A node, link, member or item, in a group."""
+
+    queue = "mail"
+    group = "shop:{shop}"
+
+    shop: int
+    number: int
+    seen: Any = None
+
+    def handle(self) -> list[int]:
+        RAN.append((self.shop, self.number))
+        return [self.number, self.number + 1]
+
+
+class GroupHands(Hands):
+    """As the others, for jobs that wait for their groups."""
+
+    def run(self, job: ReservedJob) -> None:
+        if (reason := job.skip_reason()) is not None:
+            job.settle(End(State.SKIPPED, remark=reason))
+        elif (postponed := job.wait_reason()) is not None:
+            job.settle(End(State.WAITING, postponed.delay))
+        else:
+            super().run(job)
+
+    def work(self, deaths: list[int]) -> None:
+        """Work until nothing is left; each number is after how many calls a worker dies."""
+        left, idle = iter(deaths), 0
+        while idle < 30:
+            with self.dying(next(left, 0)):
+                jobs = self.connection.reserve([self.random.choice(["mail", "default"])])
+                idle = 0 if jobs else idle + 1
+                if jobs:
+                    self.run(jobs[0])
+                else:
+                    self.let_pass(100)
+            self.connection.context.kept.clear()
+
+
+@_SETTINGS
+def test_flows_chains_and_batches_in_groups_end_whoever_dies(
+    fresh: Path, settings: dict[str, Any]
+) -> None:
+    for seed in range(15):
+        here = connect(fresh, **settings)
+        hands = GroupHands(here, seed)
+        flow = Flow()
+        first = flow.add(Part(shop=1, number=1))
+        every = flow.map(Part, over=first.result, shop=1)
+        links = flow.add(chain([Part(shop=1, number=10), Part(shop=2, number=11)]), after=[first])
+        some = flow.add(batch([Part(shop=1, number=20), Part(shop=1, number=21)]))
+        flow.add(Part(shop=2, number=30, seen=[every.result, links.result]), after=[some])
+        run = flow.dispatch()
+        batch([Part(shop=1, number=40), Part(shop=1, number=41)]).then(
+            Part(shop=1, number=50)
+        ).dispatch()
+        chain([Part(shop=1, number=60), Part(shop=2, number=61)]).dispatch()
+        hands.work([hands.random.choice([0, 0, *range(9)]) for _ in range(80)])
+        assert {*states(run)} == {NodeState.DONE}
+        assert {number for _, number in RAN} == {
+            1, 2, 10, 11, 20, 21, 30, 40, 41, 50, 60, 61
+        }  # fmt: skip
+        assert not left(here)
+
+
+@_SETTINGS
+def test_the_result_of_a_job_outlives_a_worker_that_dies_in_its_end(
+    fresh: Path, settings: dict[str, Any]
+) -> None:
+    for calls in range(1, 12):
+        here = connect(fresh, **settings)
+        uuid = dispatch(Part(shop=1, number=1)).track().send()
+        dispatch(Part(shop=1, number=2)).send()
+        GroupHands(here, seed=1).work([calls])
+        status = job_status(uuid)
+        assert status is not None
+        assert (status.state, status.result) == (State.COMPLETE, [1, 2]), calls
 
 
 # -- after a break, and beside other programs -----------------------------------------------------
