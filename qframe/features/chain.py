@@ -127,7 +127,7 @@ class ChainFeature(Feature):
         job.broken_chain = ""
         if end.state in {State.COMPLETE, State.SKIPPED}:
             try:
-                goes_on = _waits_for_batch(job) or plan_next(
+                goes_on = waits_for_batch(job) or plan_next(
                     context, chain, uuid, plan, _returned(job, end)
                 )
             except LinkRefused as refused:
@@ -163,9 +163,10 @@ def is_id(identity: str) -> bool:
     return _ID.fullmatch(identity) is not None
 
 
-def _waits_for_batch(job: ReservedJob) -> bool:
+def waits_for_batch(job: ReservedJob) -> bool:
     """Whether the chain continues not at the end of this job but at that of its batch."""
-    batch = named_id(job.payload[KEY], "batch")
+    said = job.payload.get(KEY)
+    batch = named_id(said, "batch") if isinstance(said, dict) else None
     if batch is None:
         return False
     (text,) = job.context.backend.read(f"batch:{batch}")

@@ -373,7 +373,9 @@ class FlowFeature(Feature):
         if with_state is NodeState.DONE:
             job.read_once(KEY, lambda: NodeState.DONE)
             return f"{DONE_BEFORE}its flow has gone on"
-        if with_state is NodeState.CANCELLED or (head is not None and is_cancelled(head)):
+        is_over = with_state is NodeState.CANCELLED or (head is not None and is_cancelled(head))
+        # A batch that has begun, and was cancelled, is still to be closed.
+        if is_over and not chain.waits_for_batch(job):
             job.read_once(KEY, lambda: NodeState.CANCELLED)
             return "its flow was cancelled"
         return None

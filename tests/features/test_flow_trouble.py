@@ -272,6 +272,24 @@ def test_a_failure_counts_more_than_a_cancelled_job(hands: Hands, connection: Co
     assert run.failed_jobs() == [record.uuid for record in connection.failed.page(9)]
 
 
+@pytest.mark.parametrize("calls", range(1, 9))
+def test_a_cancelled_flow_ends_though_a_worker_died_in_the_beginning_of_its_batch(
+    hands: Hands, connection: Connection, calls: int
+) -> None:
+    flow = Flow()
+    parts = flow.add(batch([Say(word="a"), Say(word="b")]))
+    flow.add(Say(word="c"), after=[parts])
+    run = flow.dispatch()
+    with hands.dying(calls):
+        (begins,) = connection.reserve(["default"])
+        hands.run(begins)
+    assert run.cancel()
+    hands.let_pass(100)
+    hands.drain()
+    assert not {NodeState.PUSHED, NodeState.WAITING} & {*states(run)}, states(run)
+    assert not RAN["c"]
+
+
 def test_a_cancelled_flow_cancels_its_batches(hands: Hands, connection: Connection) -> None:
     flow = Flow()
     members = batch([Say(word=str(number)) for number in range(4)])
