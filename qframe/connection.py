@@ -18,7 +18,7 @@ from qframe.contracts.history import History
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Sizes
 from qframe.contracts.status import State
-from qframe.contracts.step import Operation, Release, Reservation, Result, Step
+from qframe.contracts.step import Delete, Operation, Release, Reservation, Result, Step
 from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.lookup import LookResult, look
 from qframe.drivers.store import Store
@@ -41,6 +41,8 @@ from qframe.payload.text import queue_name
 
 _OF_FLOWS = b'"job":"qframe.features.flow_jobs.'
 """What the payloads have of the internal jobs by which flows go on."""
+_OF_BATCHES = b'"job":"qframe.features.batch_jobs.RunBatchCallbacks"'
+"""What the payloads have of the internal jobs by which batches go on."""
 _PAGE = 500
 
 
@@ -346,7 +348,11 @@ class Connection:
                 for found in self._waiting_with(name, feature.key):
                     count += self.remove(found)
             count += sum(map(self.remove, self._waiting_with_steps(name)))
-            internal = self._held_of_flows(name)
+            internal = self._held_internal(name)
+            others = [each for each in internal if not self._is_of_flow(each)]
+            deletions = [Step(each, Delete()) for each in others]
+            count += sum(each.applied for each in self.backend.apply(*deletions)) if others else 0
+            internal = [each for each in internal if each not in others]
         count += self.backend.purge(name)
         if internal:  # if this is not reached, they come back when their leases end
             self.backend.apply(*(Step(each, Release()) for each in internal))
@@ -359,10 +365,22 @@ class Connection:
         waits = searches and self.find(uuid, queue) is not None
         return waits or self.failed.find(uuid) is not None
 
-    def _held_of_flows(self, queue: str) -> list[Reservation]:
-        """Take the waiting internal jobs of flows, so that a purge leaves them."""
-        taken = map(self.backend.take, self._waiting_with_text(queue, _OF_FLOWS))
-        return [each for each in taken if each is not None]
+    def _held_internal(self, queue: str) -> list[Reservation]:
+        """Take the waiting internal jobs of flows and batches, so that a purge leaves them."""
+        texts = _OF_FLOWS, _OF_BATCHES
+        found = (each for text in texts for each in self._waiting_with_text(queue, text))
+        return [each for each in map(self.backend.take, found) if each is not None]
+
+    def _is_of_flow(self, reservation: Reservation) -> bool:
+        """Whether a flow needs an internal job: its own, or one of a batch that is its node."""
+        if _OF_FLOWS in reservation.raw_body:
+            return True
+        message = ReservedJob(self.context, reservation).message or {}
+        data = message.get("data")
+        batch = data.get("of") if isinstance(data, dict) else None
+        kept = BatchStore(self.context).read(batch) if isinstance(batch, str) else None
+        link = None if kept is None else kept.options.get("chain")
+        return isinstance(link, dict) and link.get("flow") is not None
 
     def _waiting_with(self, queue: str, key: str) -> Iterator[Found]:
         """Iterate over waiting jobs whose payload may have a key."""

@@ -319,6 +319,18 @@ def test_clear_leaves_what_a_flow_needs(hands: Hands, connection: Connection) ->
     assert Counter(["a", "b", "next"]) == RAN
 
 
+def test_clear_leaves_what_ends_the_batch_of_a_flow(hands: Hands, connection: Connection) -> None:
+    flow = Flow()
+    flow.add(Say(word="next"), after=[flow.add(batch([Say(word="a")]))])
+    run = flow.dispatch()
+    batch([Say(word="b")]).dispatch()
+    while RAN.total() < 2:
+        hands.run(connection.reserve(["default"])[0])
+    assert connection.clear() == 1, "what ends the other batch"
+    hands.drain()
+    assert states(run) == [NodeState.DONE] * 2
+
+
 # -- what is kept ----------------------------------------------------------------------------------
 
 
