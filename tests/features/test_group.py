@@ -573,6 +573,18 @@ def test_in_strict_order_a_failed_job_keeps_its_group_waiting(
     assert not left(here)
 
 
+def test_a_priority_breaks_no_strict_order(fresh: Path, backend: dict[str, Any]) -> None:
+    here = connect(fresh, backend, order="strict")
+    for place, priority in enumerate((5, 9, 0)):
+        dispatch(Sync(shop=1, number=place)).priority(priority).send()
+        dispatch(Sync(shop=2, number=place)).priority(9).send()
+    ran = take(here, 6)
+    for shop in (1, 2):
+        assert [each for each in ran if each[0] == shop] == [(shop, 0), (shop, 1), (shop, 2)]
+    assert ran[0] == (1, 0), "among groups it counts"
+    assert not left(here)
+
+
 def test_a_failed_job_that_is_forgotten_lets_its_group_go_on(
     fresh: Path, backend: dict[str, Any]
 ) -> None:
