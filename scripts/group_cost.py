@@ -2,6 +2,7 @@
 
     python scripts/group_cost.py redis://127.0.0.1:6379/9     # queues there are emptied
     python scripts/group_cost.py sqlite:////tmp/cost.db
+    python scripts/group_cost.py beanstalkd://127.0.0.1:11300 # facts are in a temporary SQLite file
 
 Milliseconds for each job, pushed with `bulk` and run by one worker in this process.
 """
@@ -9,8 +10,11 @@ Milliseconds for each job, pushed with `bulk` and run by one worker in this proc
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from qframe import Queueable, QueueManager, bulk, manager
 from qframe.testing import drain
@@ -36,11 +40,20 @@ class InGroup(Measured):
 
 def connect(url: str) -> QueueManager:
     """Return the queues at an address."""
-    kind = "redis" if url.startswith("redis") else "database"
-    here = {"driver": kind, "url": url}
+    place = urlsplit(url)
+    here: dict[str, Any] = {"driver": "database", "url": url}
+    if place.scheme == "redis":
+        here["driver"] = "redis"
+    elif place.scheme == "beanstalkd":
+        here = {"driver": "beanstalkd", "host": place.hostname, "port": place.port}
     groups = {"limited": {"concurrency": 1}}
     settings = {"root": Path(__file__).parent, "default": "here", "groups": groups}
-    return QueueManager({**settings, "connections": {"here": here}})
+    connections = {"here": here}
+    if place.scheme == "beanstalkd":
+        file = Path(tempfile.mkdtemp()) / "facts.sqlite3"
+        connections["facts"] = {"driver": "database", "url": f"sqlite:///{file}"}
+        settings |= {"store": {"driver": "facts"}, "failed": {"driver": "facts"}}
+    return QueueManager({**settings, "connections": connections})
 
 
 def measure(name: str, kind: type[Measured], groups: int, queue: str) -> str:
