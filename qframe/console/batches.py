@@ -10,7 +10,7 @@ import typer
 from qframe.connection import Connection
 from qframe.console import stored
 from qframe.console.connections import JobConnections, configured, find_failed
-from qframe.console.follow import FollowState, followed
+from qframe.console.follow import FollowState, followed_to_end
 from qframe.console.numbers import MOST_HOURS, seconds
 from qframe.console.options import Config, ConnectionOption, Json, Limit, Where, first, hours_ago
 from qframe.console.text import print_error, print_facts, print_json, print_rows, say
@@ -24,7 +24,6 @@ from qframe.payload.text import one_line
 
 _NAMED = 10
 """So many failed jobs are named; `--json` names more."""
-_INTERRUPTED = 130
 _COLUMNS = ("id", "name", "state", "progress", "done", "failed", "pending", "total", "created_at")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the batch: `Batch.id`.")]
@@ -51,12 +50,7 @@ def batch(
     _, found = _found(JobConnections(configured(config), connection), identity)
     code = 0
     if follow:
-        try:
-            looks = followed(found, Batch.fresh, _standing, as_json=as_json, counts=True)
-            for found in looks:
-                code = int(found.has_failures or found.is_cancelled)
-        except KeyboardInterrupt:
-            code = _INTERRUPTED
+        found, code = followed_to_end(found, Batch.fresh, _standing, _has_failed, as_json=as_json)
     _show(found, as_json=as_json)
     return code
 
@@ -198,6 +192,10 @@ def _retry(connections: JobConnections, queue: Connection, found: Batch) -> int:
         words.append("the batch is no longer cancelled")
     say("; ".join(words))
     return code
+
+
+def _has_failed(found: Batch) -> bool:
+    return found.has_failures or found.is_cancelled
 
 
 # -- how it is shown ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import typer
 from qframe.connection import Connection
 from qframe.console import stored
 from qframe.console.connections import JobConnections, configured
-from qframe.console.follow import FollowState, followed
+from qframe.console.follow import FollowState, followed_to_end
 from qframe.console.options import Config, ConnectionOption, Json, Limit, Where, first
 from qframe.console.text import print_error, print_facts, print_json, print_rows, say
 from qframe.contracts.flow import NodeState
@@ -20,7 +20,6 @@ from qframe.operations import lists
 from qframe.operations.flows import MOST_LISTED, FlowNodes, FlowState, NodeRow
 from qframe.payload.text import one_line
 
-_INTERRUPTED = 130
 _COLUMNS = ("id", "name", "state", "progress", "ended", "failed", "total", "created_at")
 _NODES = ("number", "name", "state", "after", "job", "remark")
 _NAMED = 50
@@ -70,12 +69,9 @@ def flow(
             return 0
     code = 0
     if follow:
-        try:
-            looks = followed(found, FlowRun.fresh, _standing, as_json=as_json, counts=True)
-            for found in looks:
-                code = int(found.state != "done")
-        except KeyboardInterrupt:
-            code = _INTERRUPTED
+        found, code = followed_to_end(
+            found, FlowRun.fresh, _standing, lambda run: run.state != "done", as_json=as_json
+        )
     _show(found, as_json=as_json)
     return code
 

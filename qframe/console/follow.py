@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _EVERY = 0.2
 """Seconds between two looks."""
+_INTERRUPTED = 130
 
 T = TypeVar("T")
 
@@ -63,6 +64,24 @@ def followed(
                 return
             time.sleep(_EVERY)
             found = fresh(found)
+
+
+def followed_to_end(
+    found: T,
+    fresh: Callable[[T], T],
+    standing: Callable[[T], FollowState],
+    has_failed: Callable[[T], bool],
+    *,
+    as_json: bool,
+) -> tuple[T, int]:
+    """Shows the progress until the end or Ctrl-C; returns the last look, and the exit code."""
+    code = 0
+    try:
+        for look in followed(found, fresh, standing, as_json=as_json, counts=True):
+            found, code = look, int(has_failed(look))
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    return found, code
 
 
 def _bar(*, counts: bool) -> Progress:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import random
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
 from qframe.contracts.status import State
 from qframe.contracts.step import Delete, Operation, Release, Reservation, Step, value
+from qframe.exceptions import BackendUnavailable
 
 DONE_BEFORE = "done before: "
 """How the remark begins with which a job is skipped whose end has been written."""
 
 N = TypeVar("N")
 T = TypeVar("T")
+
+_TRIES = 100
 
 
 @value
@@ -105,6 +110,18 @@ class Plan(Step):
     def applied(self) -> None:
         for action in self.after:
             action()
+
+
+def attempts(what: str) -> Iterator[int]:
+    """Count tries at a step that others may overtake, with pauses after the first two.
+
+    Raises `BackendUnavailable`, which names `what` is in contention, after the last.
+    """
+    for number in range(_TRIES):
+        if number > 1:
+            time.sleep(random.uniform(0, 0.0005 * min(number, 40)))  # noqa: S311 (not a secret)
+        yield number
+    raise BackendUnavailable(f"{what} is changed again and again")
 
 
 def driven(steps: Generator[N, Any, T], answer: Callable[[N], Any]) -> T:

@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import json
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +33,6 @@ from qframe.contracts.step import (
 )
 from qframe.drivers.store import Store
 from qframe.exceptions import (
-    BackendUnavailable,
     InvalidJob,
     InvalidPayload,
     InvalidSignature,
@@ -42,7 +40,7 @@ from qframe.exceptions import (
     SettleError,
 )
 from qframe.features import chain
-from qframe.features.base import Plan
+from qframe.features.base import Plan, attempts
 from qframe.features.batch import KEPT, BatchMember, BatchPlan, MakeMember, batch_key
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context, Prepared
@@ -57,7 +55,6 @@ CHUNK = 500
 """Members that are counted and pushed together."""
 _ABOUT = "about"
 """The field of signed options."""
-_TRIES = 100
 _PAGE = 200
 
 
@@ -191,7 +188,7 @@ class BatchStore:
         """
         first, counted = self._number(identity, word)
         members = [make(number) for number, make in enumerate(makers, first)]
-        for _ in _tries(identity):
+        for _ in attempts(f"the batch {identity}"):
             plan, apart = self._plan(members)
             if not counted:
                 plan.add(*_counting(identity, first, len(members), word))
@@ -356,7 +353,7 @@ class BatchStore:
     def _change(
         self, identity: str, fields: Callable[[StoredBatch], Mapping[str, object] | None]
     ) -> bool:
-        for _ in _tries(identity):
+        for _ in attempts(f"the batch {identity}"):
             found = self.find(identity)
             wanted = None if found is None else fields(found)
             if found is None or wanted is None:
@@ -550,15 +547,6 @@ def _makers(
         )
 
     return [ready(place, member) for place, member in enumerate(built, first)]
-
-
-def _tries(identity: str) -> Iterator[None]:
-    """Iterate over the attempts for a step in contention, with pauses after the first two."""
-    for number in range(_TRIES):
-        if number > 1:
-            time.sleep(random.uniform(0, 0.0005 * min(number, 40)))  # noqa: S311 (not a secret)
-        yield
-    raise BackendUnavailable(f"the batch {identity} is changed again and again")
 
 
 def _counting(identity: str, first: int, count: int, word: str) -> list[Operation]:

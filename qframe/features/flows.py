@@ -33,7 +33,7 @@ from qframe.exceptions import (
     QframeError,
 )
 from qframe.features import batches, chain, flow
-from qframe.features.base import Plan
+from qframe.features.base import Plan, attempts
 from qframe.features.chain import ChainPlan, is_id
 from qframe.features.context import Context, Prepared
 from qframe.features.flow import AT_ONCE, KEPT, MANY, ROOT, Edges, Ended, NodePlace
@@ -44,7 +44,6 @@ log = logging.getLogger("qframe")
 
 T = TypeVar("T")
 
-_TRIES = 100
 _LABELS = 1000
 """Failed members of a latch that are looked at."""
 _PAGE = 200
@@ -285,31 +284,29 @@ class FlowStore:
 
         Returns whether there was anything to do.
         """
-        for _ in range(_TRIES):
+        for _ in attempts(f"the flow {identity}"):
             plan = Plan()
             if not planned(plan) or not plan.operations:
                 return False
             if self.apply(plan).applied:
-                return True
-        raise BackendUnavailable(f"the flow {identity} is changed again and again")
+                break
+        return True
 
     # -- cancelling -------------------------------------------------------------------------------
 
     def cancel(self, identity: str) -> bool:
         """Cancel a flow: what waits is never run. Returns False if it is over or cancelled."""
-        for _ in range(_TRIES):
+        for _ in attempts(f"the flow {identity}"):
             found = self.find(identity)
             if found is None or found.record.is_finished or found.record.cancelled_at is not None:
-                return False
+                break
             (result,) = self._backend.apply(Step(None, *found.changed(cancelled_at=time.time())))
             if result.applied:
-                break
-        else:
-            raise BackendUnavailable(f"the flow {identity} is changed again and again")
-        for numbers in _portions(range(found.record.total)):
-            self._cancel(identity, numbers)
-            self._cancel_batches(identity, numbers)
-        return True
+                for numbers in _portions(range(found.record.total)):
+                    self._cancel(identity, numbers)
+                    self._cancel_batches(identity, numbers)
+                return True
+        return False
 
     def _cancel_batches(self, identity: str, nodes: Sequence[int]) -> None:
         """Cancel the batches of nodes that were pushed."""

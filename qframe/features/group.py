@@ -22,7 +22,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -47,8 +47,7 @@ from qframe.contracts.step import (
     Unset,
 )
 from qframe.drivers import claims
-from qframe.exceptions import BackendUnavailable
-from qframe.features.base import DONE_BEFORE, End, Plan, Pushing
+from qframe.features.base import DONE_BEFORE, End, Plan, Pushing, attempts
 from qframe.features.batches import apply_for
 from qframe.features.context import Context, Prepared, push_of
 from qframe.features.reserved import Feature, Postponed, ReservedJob
@@ -65,10 +64,6 @@ log = logging.getLogger("qframe")
 KEY = "group"
 """The payload key of the group's name."""
 ADVANCES = "qframe.features.group_jobs.AdvanceGroup"
-_TRIES = 100
-_CALM = 5
-"""Tries before pauses are made."""
-_PAUSE = 0.01
 _BELIEVED = 1.0
 """Seconds for which a group's facts are taken to be as they were last seen."""
 _MOST_SEEN = 1000
@@ -214,7 +209,6 @@ class Group:
         self.settings = settings_of(context, queue)
         digest = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
         self.key = f"{state_prefix(queue)}{digest}"
-        self._entry = _entries(self.key)
         self._seen = _Seen.of(context)
         self.context = context
         self._backend: Backend = context.backend
@@ -223,8 +217,12 @@ class Group:
     def of(cls, context: Context, queue: str, message: Mapping[str, Any]) -> Group | None:
         """Return the group that a payload names; None if it names none, or cannot have one."""
         name = envelope.text(message, KEY, LONGEST_NAME)
-        has_groups = (context.joint or context.in_parts) and not context.at_once
-        if name is None or not has_groups or envelope.uuid(message) is None:
+        if (
+            name is None
+            or context.at_once
+            or not _has_groups(context)
+            or envelope.uuid(message) is None
+        ):
             return None
         return cls(context, queue, name)
 
@@ -232,10 +230,6 @@ class Group:
     def places(self) -> int:
         """How many messages of the group are in its queue, or run if that is limited."""
         return self.settings.at_once or 1
-
-    def entry(self, number: int) -> str:
-        """Return the key of a job in line."""
-        return f"{self._entry}{number}"
 
     # -- its state --------------------------------------------------------------------------------
 
@@ -287,6 +281,10 @@ class Group:
     def word(self, uuid: str, word: str, seconds: float) -> list[Operation]:
         """Return the operation that keeps a word about a job; none where nobody needs it."""
         return [Set(self.turn_key(uuid), word, seconds)] if self.context.in_parts else []
+
+    def no_word(self, uuid: str) -> list[Operation]:
+        """Return the operation that removes the word about a job."""
+        return [Unset(self.turn_key(uuid))] if self.context.in_parts else []
 
     def claim(self, uuid: str) -> list[Operation]:
         """Return the operation by which a place counts only if the job is pushed."""
@@ -342,10 +340,9 @@ class Group:
                 self._backend.apply(Step(None, self.advancing()))
                 self._seen.keep(self._seen.advanced, self.key)
         made = self.change(before, replace(line, end=line.end + 1))
-        made.append(Set(self.entry(line.end), raw.decode()))
-        now = time.monotonic()
-        if now - self._seen.marked.get(self.queue, -_MARKED_FOR) >= _MARKED_FOR:
-            self._seen.marked[self.queue] = now
+        made.append(Set(entry_key(self.key, line.end), raw.decode()))
+        if not self._seen.lately(self._seen.marked, self.queue, _MARKED_FOR):
+            self._seen.keep(self._seen.marked, self.queue)
             made.append(Set(marker_key(self.queue), "1"))
         return None, made
 
@@ -361,7 +358,7 @@ class Group:
                 break
             most = _AT_ONCE if blanks else self.places - len(placed)
             count = min(most, line.end - first)
-            keys = [self.entry(number) for number in range(first, first + count)]
+            keys = [entry_key(self.key, number) for number in range(first, first + count)]
             for key, text in zip(keys, self._backend.read(*keys), strict=True):
                 if text and len(placed) >= self.places:
                     break
@@ -397,13 +394,14 @@ class GroupFeature(Feature):
         Only where the step may be tried again, and is in no transaction of a program, which would
         keep the group's state from workers. Elsewhere it is lined up when a worker takes it.
         """
-        if context.in_parts and job.retried:
-            group, uuid = Group.of(context, job.queue, job.message), envelope.uuid(job.message)
-            plan.add(*([Unset(group.turn_key(uuid))] if group and uuid else []))
-        if not plan.is_alone or job.delay or job.retried or context.in_transaction:
+        is_lined_up_later = not plan.is_alone or job.delay or context.in_transaction
+        if is_lined_up_later and not job.retried:
             return
         group, uuid = Group.of(context, job.queue, job.message), envelope.uuid(job.message)
         if group is None or uuid is None:
+            return
+        if job.retried:
+            plan.add(*group.no_word(uuid))
             return
         delay, made = group.joined(group.guess(), uuid, job.raw)
         at = next(i for i, each in enumerate(plan.operations) if isinstance(each, Push))
@@ -452,7 +450,7 @@ class GroupFeature(Feature):
             return None
         # In parts: if this process dies, the message comes back, and with it what is pushed.
         of = job.reservation if job.context.in_parts else None
-        for attempt in range(_TRIES):
+        for _ in attempts(f"the group {turn.group.name}"):
             needed = turn.before_start()
             if isinstance(needed, Postponed):
                 return needed
@@ -460,10 +458,9 @@ class GroupFeature(Feature):
                 job.reservation.unsent = True  # its last worker may have died before the push
             if not needed or job.context.backend.apply(Step(of, *needed))[0].outcome in _SETTLED:
                 turn.has_left = bool(needed) and not turn.group.settings.at_once
-                return None  # a lease that was lost shows at the start
+                break  # a lease that was lost shows at the start
             vars(turn).pop("word", None)
-            _pause(attempt)
-        raise BackendUnavailable(f"the group {turn.group.name} is changed again and again")
+        return None
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         turn = _turn(job)
@@ -483,13 +480,13 @@ class GroupFeature(Feature):
             plan.instead = _GONE if delay is None else replace(_BACK, delay=delay)
         elif end.state.is_final or end.state is State.BURIED:
             if end.state is State.FAILED and group.settings.blocks:
-                plan.add(*turn.forgetting())  # any message of it may be the next to run
+                plan.add(*group.no_word(job.own_uuid))  # any message of it may be the next to run
                 return
             made = [] if turn.has_left else group.left(group.read(), job.own_uuid)
             # What is kept may be of a dispatch that was repeated.
             made += [] if turn.is_void else turn.last_word(job, end)
         elif turn.word == turn.runs:
-            made = [Unset(group.turn_key(job.own_uuid))]  # it may come back as another message
+            made = group.no_word(job.own_uuid)  # it may come back as another message
         else:
             return
         if made:
@@ -556,12 +553,7 @@ class _Turn:
         """Return the operation that keeps, in parts, that a job is done and not to be repeated."""
         if end.state in {State.COMPLETE, State.SKIPPED, State.CANCELLED}:
             return self.group.word(job.own_uuid, _DONE, _WORD_KEPT + 2 * job.reservation.lease)
-        return self.forgetting()
-
-    def forgetting(self) -> list[Operation]:
-        """Return the operation that removes, in parts, the word about it."""
-        in_parts = self.group.context.in_parts
-        return [Unset(self.group.turn_key(self.uuid))] if in_parts else []
+        return self.group.no_word(self.uuid)
 
     @classmethod
     def of(cls, job: ReservedJob) -> _Turn | None:
@@ -644,7 +636,7 @@ def _shorten(context: Context, queue: str, key: str) -> int | None:
         made.append(Unset(entry))
         if found:
             job = context.as_it_is(found.encode(), queue)
-            has_more = len(context.features_of(job.message)) > 1
+            has_more = has_more_features(context, job)
             made += out_of_line(context, key, job) if has_more else []
             removed += not has_more
     (result,) = context.backend.apply(Step(None, *made))
@@ -662,12 +654,15 @@ def forget_missing(context: Context, queue: str, is_there: Callable[[str], bool]
 
 def advance(group: Group, left: str = "", job: ReservedJob | None = None) -> None:
     """Fill the free places of a group; `left` has none any more. In the name of a running job."""
-    for attempt in range(_TRIES):
+    for _ in attempts(f"the group {group.name}"):
         plan = Plan(None, *group.left(group.read(), left))
         if not plan.operations or apply_for(group.context, job, plan).applied:
             return
-        _pause(attempt)
-    raise BackendUnavailable(f"the group {group.name} is changed again and again")
+
+
+def has_more_features(context: Context, job: Pushing) -> bool:
+    """Whether more belongs to the end of a job than its group."""
+    return len(context.features_of(job.message)) > 1
 
 
 def out_of_line(context: Context, key: str, job: Pushing) -> list[Operation]:
@@ -678,7 +673,7 @@ def out_of_line(context: Context, key: str, job: Pushing) -> list[Operation]:
 
 def _in_line(context: Context, key: str, numbers: range) -> list[tuple[str, str | None]]:
     """Return the facts of jobs in line: keys and values."""
-    entries = [f"{_entries(key)}{number}" for number in numbers]
+    entries = [entry_key(key, number) for number in numbers]
     return [*zip(entries, context.backend.read(*entries), strict=True)] if entries else []
 
 
@@ -696,15 +691,11 @@ def forgetting(context: Context, record: FailedJob) -> Sequence[Operation]:
 
 def entry_key(key: str, number: int) -> str:
     """Return the key of a job in line of the group with this key."""
-    return f"{_entries(key)}{number}"
+    return f"grouped:{key.removeprefix('group:')}:{number}"
 
 
 def _turn_key(key: str, uuid: str) -> str:
     return f"turn:{key.removeprefix('group:')}:{uuid}"
-
-
-def _entries(key: str) -> str:
-    return f"grouped:{key.removeprefix('group:')}:"
 
 
 # -- reservations ---------------------------------------------------------------------------------
@@ -712,20 +703,3 @@ def _entries(key: str) -> str:
 
 def _turn(job: ReservedJob) -> _Turn | None:
     return job.read_once(KEY, lambda: _Turn.of(job))
-
-
-def attempts(what: str) -> Iterator[int]:
-    """Count tries at a step that others may overtake. Raises `BackendUnavailable` after the last.
-
-    Pauses between those that come late.
-    """
-    for attempt in range(_TRIES):
-        yield attempt
-        _pause(attempt)
-    raise BackendUnavailable(f"{what} is changed again and again")
-
-
-def _pause(attempt: int) -> None:
-    """Wait a moment after several refusals, each time another one."""
-    if attempt >= _CALM:
-        time.sleep(_PAUSE * (0.5 + secrets.randbelow(100) / 100))

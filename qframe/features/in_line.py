@@ -11,6 +11,7 @@ from typing import NamedTuple
 from qframe.contracts.browsing import position
 from qframe.contracts.step import Set, Step, Unset
 from qframe.features import group
+from qframe.features.base import attempts
 from qframe.features.context import Context
 from qframe.features.group import FoundGroup, Group
 from qframe.payload import envelope
@@ -93,7 +94,7 @@ def remove(context: Context, job: LinedJob) -> bool:
     One with other features is pushed instead, for a caller that ends it.
     """
     entry, has_more = group.entry_key(job.key, job.number), has_more_features(context, job)
-    for _ in group.attempts(f"a group of {job.queue}"):
+    for _ in attempts(f"a group of {job.queue}"):
         state, text = context.backend.read(job.key, entry)
         if state is None or text is None or text.encode() != job.raw:
             return False
@@ -112,7 +113,7 @@ def remove(context: Context, job: LinedJob) -> bool:
 
 def has_more_features(context: Context, job: LinedJob) -> bool:
     """Whether more belongs to the end of a job than its group."""
-    return len(context.features_of(context.as_it_is(job.raw, job.queue).message)) > 1
+    return group.has_more_features(context, context.as_it_is(job.raw, job.queue))
 
 
 def _groups(context: Context, queue: str, digest: str) -> Iterator[FoundGroup]:
