@@ -291,6 +291,11 @@ class Project:
         self.queue.push_raw(json.dumps(message), queue, delay)
         return identity
 
+    def let_go(self, *words: str) -> None:
+        """Let the `Held` jobs of these words end."""
+        for word in words:
+            (self.root / f"let-{word}").touch()
+
     def sizes(self, queue: str | None = None) -> Sizes:
         """Count the jobs of a queue."""
         return self.queue.sizes(queue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import itertools
 import os
 import signal
@@ -49,6 +50,22 @@ class Sleep(Queueable):
             deadline = time.monotonic() + self.seconds
             while (left := deadline - time.monotonic()) > 0:
                 time.sleep(min(left, 1))  # a signal that comes as a sleep begins does not end it
+        finally:
+            note("finally", self.word)
+        note("end", self.word, self.attempts, os.getpid(), time.time())
+
+
+class Held(Queueable):
+    """Runs until there is a file of its name: `Project.let_go` makes it."""
+
+    word: str = "held"
+    timeout = 0
+
+    def handle(self) -> None:
+        note("start", self.word, self.attempts, os.getpid(), time.time())
+        try:
+            while not os.path.exists(f"let-{self.word}"):  # noqa: PTH110 (often, in many jobs)
+                time.sleep(0.02)
         finally:
             note("finally", self.word)
         note("end", self.word, self.attempts, os.getpid(), time.time())
@@ -124,15 +141,26 @@ class SwallowsOnce(Queueable):
         note("failed", type(error).__name__)
 
 
+def hang_in_c() -> None:
+    """Hold the interpreter lock for ever, in C code that no signal ends, and let others compute."""
+    functions, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(128)
+    functions.pthread_mutex_init(mutex, None)
+    while True:
+        functions.pthread_mutex_lock(mutex)  # the second time it waits for itself
+
+
 class StuckInC(Queueable):
     """Holds the interpreter lock for ever, the first time or every time."""
 
     always: bool = True
+    computes: bool = False
 
     def handle(self) -> None:
         note("start", "stuck", self.attempts, os.getpid())
-        if self.always or self.attempts == 1:
+        if self.computes:
             all(itertools.repeat(1))
+        if self.always or self.attempts == 1:
+            hang_in_c()
         note("end", "stuck", self.attempts)
 
 
@@ -144,7 +172,7 @@ class HangsInFailed(Queueable):
 
     def failed(self, error: BaseException) -> None:
         note("failed", type(error).__name__)
-        all(itertools.repeat(1))
+        hang_in_c()
 
 
 class Flaky(Queueable):

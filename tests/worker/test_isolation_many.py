@@ -131,17 +131,18 @@ def test_nobody_waits_for_what_a_job_does_when_it_has_failed(project: Project, d
 
 @pytest.mark.parametrize("late", ["StuckInC", "iso.Deaf"])
 def test_a_late_job_is_killed_and_no_worker_ends_for_it(project: Project, late: str) -> None:
-    sleep(project, 8)
+    project.push("Held", timeout=0)
     project.push(late, timeout=1.5, maxTries=2)
-    worker = work(project, "--grace", 0.5)
+    worker = work(project, "--grace", 2)  # its processes have time to begin, and to be heard
     wait_for(project.failed, "the failure")
     record = project.failure()
     assert [each.ended for each in record.history.attempts] == ["timed out", "error"]
     assert "JobTimedOut: ran longer than its timeout of 1.5 s, did not end" in record.exception
-    assert ended(project) == [], "all that was while its neighbour ran"
     project.push("Note")
     project.wait_for_note("note")
-    wait_for(lambda: ended(project) == ["sleep"], "its neighbour")
+    assert ended(project) == [], "all that was while its neighbour ran"
+    project.let_go("held")
+    wait_for(lambda: ended(project) == ["held"], "its neighbour")
     empty(project)
     assert worker.err.count("most recent call first") == 2, "its stack, each time"
     stop(worker)

@@ -145,7 +145,7 @@ def test_a_failed_hook_that_hangs_ends_the_worker_not_the_record(project: Projec
 @pytest.mark.every_backend
 def test_a_job_stuck_in_c_is_ended_and_fails_with_a_reason(project: Project) -> None:
     project.configure(retry_after=1)
-    uuid = project.push("StuckInC", timeout=2, maxTries=1)
+    uuid = project.push("StuckInC", {"computes": True}, timeout=2, maxTries=1)
     worker = project.work("--grace", 0.5)
     project.wait_for_note("start", "stuck")
     began = time.monotonic()
