@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -16,6 +18,7 @@ from typer.core import TyperGroup
 from qframe import config
 from qframe.console import (
     batches,
+    classes,
     deploys,
     failed,
     flows,
@@ -52,10 +55,12 @@ _READER_GONE = 141
 _UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN}
 _WORKING = {"work", "supervise", "relay"}
 """The commands, and `schedule work`, whose exit code is about their work and not their output."""
-_SUMMARY = 80
+_COMPLETION = "_QFRAME_COMPLETE"
+"""Set by a shell that asks for completions, which typer then prints."""
+_SUMMARY = 200
 _LONGEST_NAME = 15
 _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
-    "Workers": {
+    "Work": {
         work: ("work",),
         supervise: ("supervise",),
         workers: ("workers",),
@@ -65,15 +70,16 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
     },
     "Queues": {queues: ("pause", "resume", "size", "clear", "kick")},
     "Jobs": {
+        classes: ("jobs",),
         jobs: ("dispatch",),
         status: ("status", "cancel", "event"),
     },
-    "Failed jobs": {failed: ("failed", "retry", "forget", "silence", "flush", "prune")},
-    "Batches, flows and schedules": {
+    "Failed": {failed: ("failed", "retry", "forget", "silence", "flush", "prune")},
+    "Batches and flows": {
         batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
         flows: ("flow", "flows"),
-        schedule: ("schedule",),
     },
+    "Schedules": {schedule: ("schedule",)},
     "Monitoring": {
         top: ("top",),
         web: ("web", "metrics"),
@@ -92,39 +98,61 @@ def _shown(command: Callable[..., object]) -> str:
 
 
 class GroupedCommands(TyperGroup):
-    """Lists the commands of the main help by subject."""
+    """Lists commands by their panels, each with its whole summary."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 (of click, or of typer's copy)
-        for subject, modules in _COMMANDS.items():
-            names = [name.replace("_", "-") for each in modules.values() for name in each]
-            with formatter.section(subject):
-                formatter.write_dl(
-                    [(each, self.commands[each].get_short_help_str(_SUMMARY)) for each in names],
-                    col_max=_LONGEST_NAME,
-                )
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, each in self.commands.items():
+            panel = getattr(each, "rich_help_panel", None)
+            panel = panel if isinstance(panel, str) else "Commands"
+            panels.setdefault(panel, []).append((name, each.get_short_help_str(_SUMMARY)))
+        for panel in [each for each in _COMMANDS if each in panels] or panels:
+            with formatter.section(panel):
+                formatter.write_dl(panels[panel], col_max=_LONGEST_NAME)
 
 
 app = typer.Typer(
     name="qframe",
     cls=GroupedCommands,
     help="Laravel's queue for Python: dispatch jobs, run workers, watch queues.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for group in _COMMANDS.values():
-    for module, commands in group.items():
-        for command in commands if module is not schedule else ():
-            app.command(help=_shown(getattr(module, command)))(getattr(module, command))
-
 _schedule = typer.Typer(
     help="List, run, pause and add schedules.",
+    cls=GroupedCommands,
     rich_markup_mode=None,
 )
 for name, act in schedule.COMMANDS.items():
     _schedule.command(name, help=_shown(act))(act)
-app.add_typer(_schedule, name="schedule")
+for subject, group in _COMMANDS.items():
+    for module, commands in group.items():
+        if module is schedule:
+            app.add_typer(_schedule, name="schedule", rich_help_panel=subject)
+            continue
+        for command in commands:
+            act = getattr(module, command)
+            app.command(help=_shown(act), rich_help_panel=subject)(act)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"qframe {metadata.version('qframe')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
@@ -163,6 +191,8 @@ def main() -> None:
 
 
 def _called(words: Sequence[str]) -> int:
+    if _COMPLETION in os.environ:
+        return app(words, standalone_mode=False) or 0
     if not words and sys.stdout.isatty() and top.has_project():
         return top.state()
     _check_words(words)

@@ -10,15 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from qframe import manager
+from qframe.console.confirm import stopped
 from qframe.console.connections import JobConnections, configured, find_failed
 from qframe.console.numbers import MOST_HOURS, seconds
 from qframe.console.options import (
     Config,
     ConnectionOption,
+    DryRun,
     Json,
     Limit,
     QueueOption,
     Where,
+    Yes,
     first,
     hours_ago,
 )
@@ -32,7 +35,7 @@ from qframe.failed.retry import Anew
 from qframe.operations import failures, ids
 from qframe.operations.board import Board
 from qframe.payload import envelope, secret, tracebacks
-from qframe.payload.text import printable
+from qframe.payload.text import count_of, printable
 from qframe.payload.timing import iso
 
 _COLUMNS = ("uuid", "connection", "queue", "job", "failed_at", "error")
@@ -50,6 +53,7 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
     where: Where = "",
     cause: CauseOption = "",
     by: Annotated[str, typer.Option(help="`cause` groups them by cause.", show_default=False)] = "",
+    last: Annotated[bool, typer.Option("--last", help="Show the newest in full.")] = False,
     limit: Limit = 100,
     connection: ConnectionOption = None,
     as_json: Json = False,
@@ -62,13 +66,24 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
     qframe failed --queue emails --json
     qframe failed --where 'class:app.* error:Timeout older:5m'
     qframe failed --by cause
+    qframe failed --last
     """
+    if last and (uuid or by):
+        raise ConfigurationError("--last shows the newest one: leave out the uuid and --by")
     chosen = _ChosenFailed(queue, where, cause)
     if by not in {"", "cause"}:
         raise ConfigurationError(f"--by takes cause, not {by!r}")
     stores = JobConnections(configured(config), connection).failed_stores(answering=True)
     if uuid:
         _show(_found(stores, uuid)[1], as_json=as_json)
+        return
+    if last:
+        newest = chosen.newest(stores)
+        if newest is None:
+            raise ConfigurationError(
+                "no such job has failed" if where or queue else "no failed jobs"
+            )
+        _show(newest, as_json=as_json)
         return
     found = (record for _, record in chosen.of(stores))
     if by:
@@ -141,14 +156,18 @@ def forget(
     *,
     where: Where = "",
     cause: CauseOption = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
     connection: ConnectionOption = None,
     config: Config = None,
-) -> None:
+) -> int:
     """Delete failed jobs.
 
-    qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
-    qframe forget --cause 4f1d0c88ab
-    qframe forget --where 'class:app.Newsletter older:2d'
+    With --where or --cause it asks first on a terminal; a "no" exits 1.
+
+      qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
+      qframe forget --cause 4f1d0c88ab
+      qframe forget --where 'class:app.Newsletter older:2d' --dry-run
     """
     chosen = _ChosenFailed(None, where, cause)
     if bool(uuids) is not chosen.are_all:
@@ -156,11 +175,23 @@ def forget(
     stores = JobConnections(configured(config), connection).failed_stores(answering=True)
     for uuid in uuids or ():
         store, record = _found(stores, uuid)
+        if dry_run:
+            say(f"would forget {record.uuid}")
+            continue
         store.forget(record)
         say(f"forgot {record.uuid}")
-    if not uuids:
-        removed = sum(store.forget(record) for store, record in chosen.kept_in(stores))
-        say(f"forgot {removed} failed jobs")
+    if uuids:
+        return 0
+
+    def what() -> str:
+        count = sum(1 for _ in chosen.of(stores))
+        return f"forget {count_of(count, 'failed job', 'failed jobs')}"
+
+    if (code := stopped(what, dry_run=dry_run, yes=yes)) is not None:
+        return code
+    removed = sum(store.forget(record) for store, record in chosen.kept_in(stores))
+    say(f"forgot {removed} failed jobs")
+    return 0
 
 
 def silence(
@@ -197,17 +228,29 @@ def flush(
         float,
         seconds(most=MOST_HOURS, help="Only jobs that failed this many hours ago or earlier."),
     ] = 0,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     connection: ConnectionOption = None,
     config: Config = None,
-) -> None:
+) -> int:
     """Delete all failed jobs, or only the older ones.
 
-    qframe flush
-    qframe flush --hours 48
+    On a terminal it asks first; a "no" exits 1.
+
+      qframe flush
+      qframe flush --hours 48 --dry-run
     """
     before = hours_ago("--hours", hours) if hours else None
     stores = JobConnections(configured(config), connection).failed_stores(answering=True)
+
+    def what() -> str:
+        count = sum(_failed_before(store, before) for store in stores)
+        return f"remove {count_of(count, 'failed job', 'failed jobs')}"
+
+    if (code := stopped(what, dry_run=dry_run, yes=yes)) is not None:
+        return code
     say(f"removed {sum(store.flush(before) for store in stores)} failed jobs")
+    return 0
 
 
 def prune(
@@ -220,7 +263,14 @@ def prune(
 
     qframe prune --hours 168
     """
-    flush(hours=hours, connection=connection, config=config)
+    flush(hours=hours, yes=True, connection=connection, config=config)
+
+
+def _failed_before(store: FailedStore, before: float | None) -> int:
+    """Counts the jobs that failed before an epoch time, or all."""
+    if before is None:
+        return store.count()
+    return sum(record.failed_at < before for record in store.all())
 
 
 class _ChosenFailed:
@@ -236,14 +286,26 @@ class _ChosenFailed:
         """Yields them, those of each store latest first."""
         found = False
         for store in stores:
-            for record in store.all(self._queue):
-                if self._filter.fits(record):
-                    found = True
-                    yield store, record
+            for record in self._in(store):
+                found = True
+                yield store, record
         if self._cause and not found:
-            raise ConfigurationError(
-                f"no failed job has the cause {self._cause!r}; qframe failed --by cause lists them"
-            )
+            raise self._no_such_cause()
+
+    def newest(self, stores: Sequence[FailedStore]) -> FailedJob | None:
+        """Returns the one that failed last."""
+        latest = [each for store in stores if (each := next(self._in(store), None)) is not None]
+        if self._cause and not latest:
+            raise self._no_such_cause()
+        return max(latest, key=lambda record: record.failed_at, default=None)
+
+    def _in(self, store: FailedStore) -> Iterator[FailedJob]:
+        return filter(self._filter.fits, store.all(self._queue))
+
+    def _no_such_cause(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"no failed job has the cause {self._cause!r}; qframe failed --by cause lists them"
+        )
 
     def kept_in(self, stores: Sequence[FailedStore]) -> Iterator[tuple[FailedStore, FailedJob]]:
         """Yields them even if some are removed meanwhile: each is read again."""

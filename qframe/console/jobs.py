@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from qframe.console import completion
 from qframe.console.connections import configured
 from qframe.console.numbers import CENTURY, seconds
 from qframe.console.options import Config, ConnectionOption, QueueOption
@@ -23,7 +24,12 @@ _DAY = 86400.0
 
 
 def dispatch(  # noqa: PLR0913 (one for each option of the command)
-    job: Annotated[str, typer.Argument(help="Module and class: app.jobs.SendWelcome")],
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="Module and class: app.jobs.SendWelcome", autocompletion=completion.jobs
+        ),
+    ],
     data: Annotated[str, typer.Argument(help="Its fields as a JSON object.")] = "{}",
     *,
     queue: QueueOption = None,

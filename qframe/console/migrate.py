@@ -7,7 +7,12 @@ from typing import Annotated
 import typer
 
 from qframe.console.connections import configured
-from qframe.console.options import Config
+from qframe.console.options import (
+    Config,
+    ConnectionArgument,
+    ConnectionOption,
+    named_connection,
+)
 from qframe.console.text import encodable, print_error, say
 from qframe.contracts.backend import Backend
 from qframe.exceptions import BackendUnavailable, ConfigurationError
@@ -15,13 +20,12 @@ from qframe.worker.options import USAGE, StopReason
 
 
 def migrate(
-    connection: Annotated[
-        str | None, typer.Argument(help="Only this connection.", show_default=False)
-    ] = None,
+    name: ConnectionArgument = None,
     *,
     sql: Annotated[
         bool, typer.Option("--sql", help="Print the statements; change nothing.")
     ] = False,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Create missing tables, columns and indexes in SQL databases.
@@ -39,13 +43,14 @@ def migrate(
     queues = configured(config)
     act = _print if sql else _migrate
     codes = [0]
-    for name in [connection] if connection else queues.in_use():
+    only = named_connection(name, connection)
+    for each in [only] if only else queues.in_use():
         try:
-            act(name, queues.backend(name))
+            act(each, queues.backend(each))
         except ConfigurationError as error:
-            codes.append(print_error(f"{name}: {error}", USAGE))
+            codes.append(print_error(f"{each}: {error}", USAGE))
         except BackendUnavailable as error:
-            codes.append(print_error(f"{name}: {error}", StopReason.LOST_BACKEND.exit_code))
+            codes.append(print_error(f"{each}: {error}", StopReason.LOST_BACKEND.exit_code))
     return max(codes)
 
 

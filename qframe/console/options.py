@@ -12,8 +12,10 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from qframe.console import completion
 from qframe.console.numbers import MANY, whole
 from qframe.exceptions import ConfigurationError
+from qframe.payload.text import one_line
 from qframe.payload.timing import seconds_until
 
 Config = Annotated[
@@ -25,9 +27,32 @@ Config = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ConnectionOption = Annotated[
     str | None,
-    typer.Option("--connection", help="Only this connection.", show_default=False),
+    typer.Option(
+        "--connection",
+        help="Only this connection.",
+        show_default=False,
+        autocompletion=completion.connections,
+    ),
 ]
-QueueOption = Annotated[str | None, typer.Option("--queue", help="Queue name.", show_default=False)]
+ConnectionArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="CONNECTION",
+        help="The connection, as with --connection.",
+        show_default=False,
+        autocompletion=completion.connections,
+    ),
+]
+QueueOption = Annotated[
+    str | None,
+    typer.Option(
+        "--queue", help="Queue name.", show_default=False, autocompletion=completion.queues
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what would be done; change nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Where = Annotated[
     str,
     typer.Option(
@@ -45,6 +70,27 @@ def first(records: Iterable[T], limit: int) -> list[T]:
     """Returns at most so many records, all for 0. Raises `ConfigurationError`."""
     not_negative("--limit", limit)
     return list(itertools.islice(records, min(limit, sys.maxsize) or None))
+
+
+def named_connection(argument: str | None, option: str | None) -> str | None:
+    """Returns the connection that an argument or `--connection` names, None if neither does.
+
+    Raises `ConfigurationError` if they name two.
+    """
+    if argument and option and argument != option:
+        raise ConfigurationError(
+            f"two connections are named, {one_line(argument, 60)!r} and "
+            f"{one_line(option, 60)!r}: name one"
+        )
+    return argument or option
+
+
+def the_connection(argument: str | None, option: str | None, command: str) -> str:
+    """Returns the connection that the words of a command name. Raises `ConfigurationError`."""
+    found = named_connection(argument, option)
+    if found is None:
+        raise ConfigurationError(f"say which connection: qframe {command} CONNECTION")
+    return found
 
 
 def not_negative(option: str, value: int) -> None:

@@ -9,16 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
-from qframe.console import numbers, outbox
+from qframe.console import completion, numbers, outbox
+from qframe.console.confirm import stopped
 from qframe.console.connections import JobConnections, configured, names
 from qframe.console.numbers import CENTURY
 from qframe.console.options import (
     Config,
+    ConnectionArgument,
     ConnectionOption,
+    DryRun,
     Json,
     QueueOption,
     Where,
+    Yes,
     seconds_of,
+    the_connection,
 )
 from qframe.console.text import print_json, print_rows, say
 from qframe.contracts.backend import Capability
@@ -31,8 +36,9 @@ from qframe.payload.text import count_of, queue_name
 from qframe.worker import queue_facts, slot_leases
 from qframe.worker.concurrency import over_all
 
-Queue = Annotated[str, typer.Argument(help="Queue; default: all queues.")]
-ConnectionName = Annotated[str, typer.Argument(help="Connection name.")]
+Queue = Annotated[
+    str, typer.Argument(help="Queue; default: all queues.", autocompletion=completion.queues)
+]
 
 
 def pause(
@@ -114,22 +120,41 @@ def size(
         print_rows(kept, empty="")
 
 
-def clear(connection: ConnectionName, *, queue: QueueOption = None, config: Config = None) -> None:
+def clear(
+    name: ConnectionArgument = None,
+    *,
+    queue: QueueOption = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    connection: ConnectionOption = None,
+    config: Config = None,
+) -> int:
     """Delete the ready and delayed jobs of a queue.
 
-    qframe clear database --queue emails
+    On a terminal it asks first; a "no" exits 1.
+
+      qframe clear database --queue emails
+      qframe clear database --queue emails --dry-run
     """
-    found = configured(config).connection(connection)
-    count = found.clear(queue)
-    say(
-        f"deleted {count_of(count, 'job', 'jobs')} from {connection}:{queue or found.default_queue}"
-    )
+    found = configured(config).connection(the_connection(name, connection, "clear"))
+    found.need(Capability.PURGE)
+    place = f"{found.name}:{queue or found.default_queue}"
+
+    def what() -> str:
+        sizes = found.sizes(queue)
+        return f"delete {count_of(sizes.ready + sizes.delayed, 'job', 'jobs')} from {place}"
+
+    if (code := stopped(what, dry_run=dry_run, yes=yes)) is not None:
+        return code
+    say(f"deleted {count_of(found.clear(queue), 'job', 'jobs')} from {place}")
+    return 0
 
 
 def kick(
-    connection: ConnectionName,
+    connection_name: ConnectionArgument = None,
     *,
     queue: QueueOption = None,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -138,7 +163,7 @@ def kick(
     qframe kick database --queue emails
     qframe kick database --queue emails --json
     """
-    found = configured(config).connection(connection)
+    found = configured(config).connection(the_connection(connection_name, connection, "kick"))
     name = queue or found.default_queue
     count = found.kick(name)
     if as_json:

@@ -52,7 +52,7 @@ def relay(
     outbox = queues.outbox()
     if outbox is None:
         raise ConfigurationError(_NONE)
-    log_to_stderr(logging.WARNING)
+    log_to_stderr(logging.WARNING, as_lines_of_json=json)
     report = _RelayLog(as_lines=json)
     if retry:
         count = outbox.retry()

@@ -38,14 +38,20 @@ Name = Annotated[str, typer.Argument(help="The schedule's name or the start of i
 Optional = Annotated[str, typer.Argument(help="The schedule's name; default: all.")]
 
 
-def list_(*, where: Where = "", as_json: Json = False, config: Config = None) -> int:
+def list_(
+    *,
+    where: Where = "",
+    connection: ConnectionOption = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> int:
     """List the schedules in the code and those added at run time, next first.
 
     qframe schedule list
     qframe schedule list --json
     qframe schedule list --where 'state:late,failed'
     """
-    planned = PlannedSchedules(configured(config))
+    planned = PlannedSchedules(configured(config), connection)
     found = lists.SCHEDULES.chosen(planned.states(), where)
     for error in dict.fromkeys(map(str, planned.silent)):
         print_error(error, 0)
@@ -71,25 +77,31 @@ def _row(state: ScheduleState) -> dict[str, Any]:
     }
 
 
-def run(name: Name, *, as_json: Json = False, config: Config = None) -> None:
+def run(
+    name: Name,
+    *,
+    connection: ConnectionOption = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
     """Dispatch a schedule's job now, ignoring its conditions, and print its id.
 
     qframe schedule run nightly
     """
-    connection, schedule, uuid = PlannedSchedules(configured(config)).run(name)
+    to, schedule, uuid = PlannedSchedules(configured(config), connection).run(name)
     if as_json:
-        print_json({"uuid": uuid, "schedule": schedule.title, "connection": connection.name})
+        print_json({"uuid": uuid, "schedule": schedule.title, "connection": to.name})
     else:
         say(uuid)
 
 
-def try_(name: Name, *, config: Config = None) -> int:
+def try_(name: Name, *, connection: ConnectionOption = None, config: Config = None) -> int:
     """Run a schedule's job now, in this process, as `dispatch_sync` does.
 
     qframe schedule test nightly
     """
     queues = configured(config)
-    _, schedule = PlannedSchedules(queues).find(name)
+    _, schedule = PlannedSchedules(queues, connection).find(name)
     if isinstance(schedule.job, Foreign):
         raise ConfigurationError(f"{schedule.job.name} runs in another program: use run")
     sync = queues.connection("sync")
@@ -113,6 +125,7 @@ def next_(
     ] = 10,
     name: Optional = "",
     *,
+    connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
@@ -122,15 +135,15 @@ def next_(
     qframe schedule next 5 nightly
     """
     not_negative("the number", count)
-    planned = PlannedSchedules(configured(config))
+    planned = PlannedSchedules(configured(config), connection)
     rows = [
         {
             "at": iso(moment) if as_json else shown(moment, schedule.options.calendar.zone),
             "name": schedule.title,
             "job": schedule.job_name,
-            "connection": connection.name,
+            "connection": to.name,
         }
-        for moment, connection, schedule in islice(planned.coming(name), count)
+        for moment, to, schedule in islice(planned.coming(name), count)
     ]
     print_rows(rows, empty="nothing is planned", as_json=as_json)
 
@@ -162,7 +175,7 @@ def _each(
 ) -> None:
     """Acts on a schedule, or on all of each connection, or of the `only` one."""
     if name:
-        connection, schedule = PlannedSchedules(queues).find(name)
+        connection, schedule = PlannedSchedules(queues, only).find(name)
         act(queues, connection, schedule.title)
         say(f"{done} {schedule.title}")
         return
@@ -250,13 +263,14 @@ def _connection_of(planned: PlannedSchedules, row: ScheduleRow) -> Connection:
     return planned.queues.connection(job.connection)
 
 
-def remove(name: Name, *, config: Config = None) -> None:
+def remove(name: Name, *, connection: ConnectionOption = None, config: Config = None) -> None:
     """Remove a schedule that was added at run time.
 
     qframe schedule remove nightly
     """
-    planned = PlannedSchedules(configured(config))
-    removed = [each for each in able(planned.queues) if planned.rows.remove(each, name)]
+    planned = PlannedSchedules(configured(config), connection)
+    there = [each for each in able(planned.queues) if connection in {None, each.name}]
+    removed = [each for each in there if planned.rows.remove(each, name)]
     if not removed:
         _, schedule = planned.find(name)
         if schedule.row is None:

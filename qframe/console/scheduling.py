@@ -27,7 +27,7 @@ def work(*, as_json: Json = False, config: Config = None) -> int:
 
       qframe schedule work
     """
-    log_to_stderr(logging.WARNING)
+    log_to_stderr(logging.WARNING, as_lines_of_json=as_json)
     stream = Stream(sys.stdout)
     queues = configured(config)
     schedulers = Schedulers(queues, able(queues))

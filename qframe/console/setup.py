@@ -11,7 +11,7 @@ import typer
 from qframe import config as configuration
 from qframe.alerts import channels
 from qframe.console.connections import configured
-from qframe.console.options import Config, Json
+from qframe.console.options import Config, ConnectionOption, Json
 from qframe.console.place import hint, origin_fields
 from qframe.console.text import print_error, print_json, say
 from qframe.contracts.backend import Capability
@@ -95,7 +95,9 @@ def key() -> None:
     say(encryption.new_key())
 
 
-def check(*, as_json: Json = False, config: Config = None) -> int:
+def check(
+    *, connection: ConnectionOption = None, as_json: Json = False, config: Config = None
+) -> int:
     """Check the configuration, its safety, and the backends.
 
     Exits 1 if a connection does not answer, a module of `jobs` or a middleware cannot be imported,
@@ -105,7 +107,10 @@ def check(*, as_json: Json = False, config: Config = None) -> int:
       qframe check --config /etc/app/qframe.toml --json
     """
     queues = configured(config)
-    rows = [_checked(queues, name) for name in queues.settings.connection_names()]
+    if connection is not None:
+        queues.settings.connection(connection)  # raises for an unknown one
+    wanted = [connection] if connection else queues.settings.connection_names()
+    rows = [_checked(queues, name) for name in wanted]
     trouble = ""
     planned: list[Schedule] = []
     try:

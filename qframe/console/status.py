@@ -6,14 +6,16 @@ import itertools
 import json
 import time
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from qframe.connection import Connection
+from qframe.console.confirm import stopped
 from qframe.console.connections import JobConnections, configured, find_failed
 from qframe.console.follow import FollowState, followed
-from qframe.console.options import Config, ConnectionOption, Json, Where
+from qframe.console.options import Config, ConnectionOption, DryRun, Json, Where, Yes
 from qframe.console.text import print_error, print_facts, print_json, print_rows, say
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
@@ -24,6 +26,7 @@ from qframe.dispatch.event import json_value, send_event
 from qframe.exceptions import ConfigurationError, InvalidStep, ResultTooLarge
 from qframe.failed.filters import RUNNING, WAITING, Filter, tags_of
 from qframe.features import status as facts
+from qframe.manager import QueueManager
 from qframe.operations import ids, jobs
 from qframe.operations.board import Board
 from qframe.operations.queues import with_jobs
@@ -123,13 +126,16 @@ def cancel(
     running: Annotated[
         bool, typer.Option("--running", help="Interrupt the job if it runs.")
     ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Cancel jobs that wait; with --running also those that run.
 
     Exits 1 if the job runs, or its worker has not ended it within ten seconds. With --where,
-    workers are asked to end the running jobs, and the command does not wait for them.
+    workers are asked to end the running jobs, and the command does not wait for them; on a terminal
+    it asks first, and a "no" exits 1.
 
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --running
@@ -137,18 +143,15 @@ def cancel(
     """
     if bool(uuid) is bool(where):
         raise ConfigurationError("say which: a uuid, or --where FILTER")
+    if dry_run and uuid:
+        raise ConfigurationError("--dry-run goes with --where FILTER")
     queues = configured(config)
     connections = JobConnections(queues, connection)
     if where:
-        chosen = Filter(where, WAITING)
-        removed = connections.each(lambda queue: _cancel_all(queue, chosen))
-        say(f"cancelled {count_of(sum(count or 0 for _, count in removed), 'job', 'jobs')}")
-        for queue, count in removed:
-            if count is None:
-                print_error(f"{queue.name} cannot list its jobs: none of them was looked at", 0)
-        if running:
-            _end_all(Board(queues), {queue.name for queue, _ in removed}, Filter(where, RUNNING))
-        return 0
+        what = partial(_chosen_in_words, queues, connections, where, running=running)
+        if (code := stopped(what, dry_run=dry_run, yes=yes)) is None:
+            _cancel_chosen(queues, connections, where, running=running)
+        return code or 0
     uuid, outcomes = _cancelled(connections, uuid, running=running)
     if not outcomes:
         raise ConfigurationError(_nothing_to_cancel(connections, uuid))
@@ -188,16 +191,57 @@ def _cancellable(queue: Connection, given: str) -> Iterator[str]:
     return ids.tracked(queue.backend)
 
 
+def _chosen_in_words(
+    queues: QueueManager, connections: JobConnections, where: str, *, running: bool
+) -> str:
+    """Returns how many jobs a filter chooses, as what is to be done."""
+    waiting = Filter(where, WAITING)
+
+    def count(queue: Connection) -> int:
+        if Capability.SEARCH not in queue.capabilities:
+            return 0
+        return sum(len(each) for each in _waiting(queue, waiting))
+
+    counts = connections.each(count)
+    total = sum(each for _, each in counts)
+    words = f"cancel {count_of(total, 'job that waits', 'jobs that wait')}"
+    if not running:
+        return words
+    names = {queue.name for queue, _ in counts}
+    found = listed_running(Board(queues), Filter(where, RUNNING), _SEARCH).jobs
+    there = sum(each.connection in names for each in found)
+    return f"{words} and {there} that run"
+
+
+def _cancel_chosen(
+    queues: QueueManager, connections: JobConnections, where: str, *, running: bool
+) -> None:
+    """Cancels the jobs that a filter chooses, and says how many."""
+    chosen = Filter(where, WAITING)
+    removed = connections.each(lambda queue: _cancel_all(queue, chosen))
+    say(f"cancelled {count_of(sum(count or 0 for _, count in removed), 'job', 'jobs')}")
+    for queue, count in removed:
+        if count is None:
+            print_error(f"{queue.name} cannot list its jobs: none of them was looked at", 0)
+    if running:
+        _end_all(Board(queues), {queue.name for queue, _ in removed}, Filter(where, RUNNING))
+
+
 def _cancel_all(queue: Connection, chosen: Filter) -> int | None:
     """Removes the waiting jobs that a filter chooses; None if they cannot be listed."""
     if Capability.SEARCH not in queue.capabilities:
         return None if Capability.RESERVE in queue.capabilities else 0
     count = 0
+    for found in _waiting(queue, chosen):
+        count += sum(jobs.remove(queue, each) for each in found)
+    return count
+
+
+def _waiting(queue: Connection, chosen: Filter) -> Iterator[list[jobs.FilteredMessage]]:
+    """Yields the waiting jobs that a filter chooses, those of each place together."""
     for name in [chosen.queue] if chosen.queue else with_jobs(queue):
         for place in (Place.READY, Place.DELAYED, Place.BURIED):
-            found = [*jobs.chosen_of(queue, name, place, chosen)]
-            count += sum(jobs.remove(queue, each) for each in found)
-    return count
+            yield [*jobs.chosen_of(queue, name, place, chosen)]
 
 
 def _end_all(board: Board, names: Collection[str], chosen: Filter) -> None:

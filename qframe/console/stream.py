@@ -14,10 +14,12 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TextIO
 
 from qframe import forks
 from qframe.console.logs import unwritten
+from qframe.console.text import as_json
 from qframe.drivers.heartbeat import start_thread
 from qframe.payload import tracebacks
 from qframe.payload.text import count_of
@@ -279,11 +281,47 @@ class _Formatter(logging.Formatter):
         return "" if error is None else "\n".join(f"    {each}" for each in tracebacks.lines(error))
 
 
-def log_to_stderr(level: int, form: str = "  %(asctime)s %(levelname)s %(message)s") -> None:
+class _JsonFormatter(_Formatter):
+    """Formats a record as one line of JSON, with the fields of its job if it has some."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "status": "log",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        try:
+            fields["message"] = record.getMessage()
+        except Exception as error:  # noqa: BLE001 (a record's arguments may raise anything)
+            fields["message"] = f"{record.msg!r} cannot be formatted: {tracebacks.brief(error)}"
+        for name in ("job_uuid", "job_name", "job_queue", "job_attempt", "trace_id", "span_id"):
+            if value := record.__dict__.get(name):
+                fields[name] = value
+        raised = record.exc_info[1] if record.exc_info else None
+        if raised is not None:
+            fields["traceback"] = tracebacks.lines(raised)
+        return as_json(fields, encoding=self._encoding)
+
+
+def log_to_stderr(
+    level: int,
+    form: str = "  %(asctime)s %(levelname)s %(message)s",
+    *,
+    as_lines_of_json: bool = False,
+) -> None:
     """Writes log records to stderr, except those another handler has written there."""
     handler = LogHandler()
     handler.addFilter(unwritten(level))
-    handler.setFormatter(_Formatter(form, "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(
+        _JsonFormatter(handler.stream.encoding)
+        if as_lines_of_json
+        else _Formatter(form, "%Y-%m-%d %H:%M:%S")
+    )
     logging.basicConfig(level=level, handlers=[handler])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from qframe.console.numbers import FOR_THIS_MACHINE
 from qframe.console.options import Config
 from qframe.console.output import Output
 from qframe.console.pool import PoolReport
+from qframe.console.stream import log_to_stderr
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.payload.text import nearest, one_line
@@ -56,6 +58,7 @@ def supervise(
     """  # noqa: D301 (\b keeps typer from folding the lines)
     if sys.platform == "win32":
         raise ConfigurationError("supervise needs signals and runs on Linux and macOS")
+    log_to_stderr(logging.WARNING, as_lines_of_json=as_json)
     member = PoolMember.joined()
     queues = configured(config)
     listeners = queues.settings.listeners  # the workers call them: nothing of theirs is imported

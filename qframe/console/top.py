@@ -17,7 +17,7 @@ from qframe import config as configuration
 from qframe.console import place
 from qframe.console.connections import configured
 from qframe.console.numbers import seconds
-from qframe.console.options import Config
+from qframe.console.options import Config, ConnectionOption
 from qframe.console.text import encodable, say, screen, table
 from qframe.drivers.database.settings import DATABASE_FILE
 from qframe.exceptions import ConfigurationError
@@ -53,6 +53,7 @@ Rows = Sequence[dict[str, Any]]
 def top(
     *,
     every: Annotated[float, seconds("--every", help="Seconds between refreshes.")] = _EVERY,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
     """Show problems, queues, failures and workers, live.
@@ -66,7 +67,10 @@ def top(
     """
     if not every >= 0.1:  # noqa: PLR2004 (as often as somebody could look)
         raise ConfigurationError(f"--every takes seconds, at least 0.1, not {every:g}")
-    board = Board(configured(config))
+    queues = configured(config)
+    if connection is not None:
+        queues.connection(connection)  # raises for an unknown one
+    board = Board(queues, connection)
     if not sys.stdout.isatty():
         for each in _texts(board):
             say(each)
@@ -165,7 +169,7 @@ class _TopView:
             self._type(key, self.typed)
         elif key in _PAGES:
             self.key, self.filter = key, ""
-        elif key == "/" and self.page.has_filter:
+        elif key == "/":
             self.typed = self.filter
 
     def _type(self, key: str, typed: str) -> None:
@@ -217,9 +221,16 @@ def _troubles(board: Board) -> list[tuple[str, str]]:
     return alerts + [(_MARKS[each.level], each.text) for each in findings.problems(board)]
 
 
-def _wrong(board: Board, _filter: str) -> Rows:
-    found = [{"": mark, "what is wrong": text} for mark, text in _troubles(board)]
-    return found or [{"": "", "what is wrong": "nothing that is known"}]
+_WRONG = lists.RowKind[tuple[str, str]](
+    {"level": lambda row: [level for level, mark in _MARKS.items() if mark == row[0]]},
+    parts={"what": lambda row: (row[1],)},
+)
+
+
+def _wrong(board: Board, wanted: str) -> Rows:
+    chosen = _WRONG.chosen(_troubles(board), wanted)
+    found = [{"": mark, "what is wrong": text} for mark, text in chosen]
+    return found if found or wanted else [{"": "", "what is wrong": "nothing that is known"}]
 
 
 def _queues(board: Board, wanted: str) -> Rows:
@@ -252,7 +263,7 @@ def _running(board: Board, wanted: str) -> Rows:
     ]
 
 
-def _failed(board: Board, _filter: str) -> Rows:
+def _failed(board: Board, wanted: str) -> Rows:
     return [
         {
             "count": each.count,
@@ -261,12 +272,12 @@ def _failed(board: Board, _filter: str) -> Rows:
             "last": each.last_at,
             "cause": each.cause,
         }
-        for each in board.failed.summary().causes
+        for each in lists.CAUSES.chosen(board.failed.summary().causes, wanted)
         if not each.silenced
     ]
 
 
-def _supervisors(board: Board, _filter: str) -> Rows:
+def _supervisors(board: Board, wanted: str) -> Rows:
     return [
         {
             "supervisor": f"{each.name} {each.host}:{each.pid}" + " (gone)" * each.gone,
@@ -275,7 +286,7 @@ def _supervisors(board: Board, _filter: str) -> Rows:
             "at most": each.most,
             "why": share.why,
         }
-        for each in board.supervisors()
+        for each in lists.SUPERVISORS.chosen(board.supervisors(), wanted)
         for share in each.queues
     ]
 
@@ -364,20 +375,19 @@ class _TopPage(NamedTuple):
     name: str
     rows: Callable[[Board, str], Rows]
     """Returns the rows that a filter chooses; raises `ConfigurationError` for a wrong filter."""
-    has_filter: bool = True
 
 
 _PAGES = {
-    "o": _TopPage("overview", _wrong, has_filter=False),
+    "o": _TopPage("overview", _wrong),
     "q": _TopPage("queues", _queues),
     "j": _TopPage("jobs", _running),
-    "f": _TopPage("failed", _failed, has_filter=False),
+    "f": _TopPage("failed", _failed),
     "w": _TopPage("workers", _workers),
     "b": _TopPage("batches", _batches),
     "l": _TopPage("flows", _flows),
     "c": _TopPage("classes", _classes),
     "s": _TopPage("schedules", _schedules),
-    "p": _TopPage("supervisors", _supervisors, has_filter=False),
+    "p": _TopPage("supervisors", _supervisors),
 }
 
 

@@ -13,10 +13,14 @@ from typing import Annotated
 
 import typer
 
-from qframe.console import numbers, place, pool, title
+from qframe.console import completion, numbers, place, pool, title
 from qframe.console.connections import configured
 from qframe.console.numbers import MANY, seconds, whole
-from qframe.console.options import Config
+from qframe.console.options import (
+    Config,
+    ConnectionOption,
+    named_connection,
+)
 from qframe.console.output import Output, short
 from qframe.console.place import JobsPlace
 from qframe.console.stream import log_to_stderr
@@ -43,10 +47,17 @@ _TOLD = tuple(
 
 
 def work(  # noqa: PLR0913 (one for each option of the command)
-    connection: Annotated[str | None, typer.Argument(hidden=True)] = None,
+    name_of_connection: Annotated[
+        str | None,
+        typer.Argument(hidden=True, metavar="CONNECTION", autocompletion=completion.connections),
+    ] = None,
     *,
     queue: Annotated[
-        str, typer.Option(help="Queues or patterns by priority, comma-separated.")
+        str,
+        typer.Option(
+            help="Queues or patterns by priority, comma-separated.",
+            autocompletion=completion.queues,
+        ),
     ] = "",
     timeout: Annotated[float, seconds(help="Seconds a job may run; 0: no limit.")] = 60,
     tries: Annotated[int, whole(MOST_TRIES, help="Attempts a job has; 0: no limit.")] = 1,
@@ -98,6 +109,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     watch: Annotated[
         bool, typer.Option("--watch", help="Restart workers when source files change.")
     ] = False,
+    connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Run a worker: process the jobs of one or more queues.
@@ -114,6 +126,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         raise ConfigurationError("work needs signals and runs on Linux and macOS; dispatch works")
     member = PoolMember.joined()
     names, bounds = bounded([part.strip() for part in queue.split(",")] if queue else ())
+    connection = named_connection(name_of_connection, connection)
     options = WorkerOptions(
         connection=connection,
         queues=names,
@@ -137,7 +150,11 @@ def work(  # noqa: PLR0913 (one for each option of the command)
         schedule=schedule and not no_schedule,
     )
     overlapping = options.concurrency > 1
-    _log(logging.INFO if verbose else logging.WARNING, naming_jobs=overlapping or verbose)
+    _log(
+        logging.INFO if verbose else logging.WARNING,
+        naming_jobs=overlapping or verbose,
+        as_json=as_json,
+    )
     size = pool.Size(workers, least, most)
     isolated = options.concurrency * max(workers or 1, most or 1) if isolate else 0
     pool.check(size, stop_timeout, isolated, watch=watch)
@@ -154,10 +171,11 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     return _run(worker, output, where)
 
 
-def _log(level: int, *, naming_jobs: bool) -> None:
+def _log(level: int, *, naming_jobs: bool, as_json: bool) -> None:
     """Writes log records to stderr, a line each, with the job's name if several run."""
     named = "%(qframe_job)s" if naming_jobs else ""
-    log_to_stderr(level, f"  %(asctime)s %(levelname)s {named}%(message)s")
+    form = f"  %(asctime)s %(levelname)s {named}%(message)s"
+    log_to_stderr(level, form, as_lines_of_json=as_json)
     for handler in logging.getLogger().handlers:
         handler.addFilter(JobLogFilter())
         handler.addFilter(_name_job)

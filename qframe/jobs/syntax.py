@@ -38,6 +38,12 @@ def shows_job(file: Path, module: str, attribute: str) -> bool:
     return _SyntaxReader(file, module).shows(Name(module, attribute))
 
 
+def jobs_of(file: Path, module: str) -> list[str]:
+    """Return the names of the jobs that a module's file defines at its top level."""
+    reader = _SyntaxReader(file, module)
+    return [each for each in reader.defined(module) if reader.shows(Name(module, each))]
+
+
 class _Source:
     """The top level of one file: its definitions, and what its names refer to."""
 
@@ -93,8 +99,14 @@ class _SyntaxReader:
         self._sources: dict[str, _Source | None] = {module: _Source(file, module)}
         self._left = _MOST
 
+    def defined(self, module: str) -> list[str]:
+        """Return the names of the classes and functions at the top level of a module."""
+        source = self._source(module)
+        return [] if source is None else [*source.defined]
+
     def shows(self, name: Name) -> bool:
         """Whether the name is a job, defined at the top level of its own file."""
+        self._left = _MOST
         source = self._source(name.module)
         node = None if source is None else source.defined.get(_normal(name.attribute))
         if source is None or node is None or _normal(name.attribute) != name.attribute:

@@ -47,10 +47,10 @@ class KnownBatch(NamedTuple):
 
 
 class Board(BoardSource):
-    """The state of all connections of a manager."""
+    """The state of all connections of a manager, or of the `only` one."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        super().__init__(manager)
+    def __init__(self, manager: QueueManager, only: str | None = None) -> None:
+        super().__init__(manager, only)
         self.bulks = BulkActions()
         self.failed = FailedBoard(self)
 

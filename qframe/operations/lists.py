@@ -11,10 +11,11 @@ from qframe.contracts.status import State
 from qframe.failed.filters import Term, check_state, fits, moment, terms, unknown
 from qframe.operations.activity import ClassState
 from qframe.operations.batches import BatchState
+from qframe.operations.failures import CauseState
 from qframe.operations.flows import FlowState
 from qframe.operations.queues import QueueState
 from qframe.operations.schedules import ScheduleState
-from qframe.operations.workers import WorkerState
+from qframe.operations.workers import SupervisorState, WorkerState
 
 T = TypeVar("T")
 
@@ -96,6 +97,21 @@ WORKERS = RowKind[WorkerState](
     },
     ("idle", "running", "paused", "gone"),
     lambda row: _moment_of(row.started_at),
+)
+SUPERVISORS = RowKind[SupervisorState](
+    {
+        "name": lambda row: (row.name,),
+        "host": lambda row: (row.host,),
+        "connection": lambda row: (row.connection,),
+        "queue": lambda row: [share.queue for share in row.queues],
+        "state": lambda row: ("gone" if row.gone else "running",),
+    },
+    ("running", "gone"),
+)
+CAUSES = RowKind[CauseState](
+    {"cause": lambda row: (row.cause,), "class": lambda row: (row.job,)},
+    since=lambda row: _moment_of(row.last_at),
+    parts={"error": lambda row: (row.error,), "place": lambda row: (row.place,)},
 )
 BATCHES = RowKind[BatchState](
     {

@@ -27,20 +27,25 @@ class PlannedSchedules:
     """The schedules of a program, each with the connection it dispatches to.
 
     Raises `ConfigurationError` if one is wrong. A connection that does not answer is in `silent`,
-    and has no rows.
+    and has no rows. With `only`, those of this connection.
     """
 
-    def __init__(self, queues: QueueManager) -> None:
+    def __init__(self, queues: QueueManager, only: str | None = None) -> None:
+        if only is not None:
+            queues.connection(only)  # raises for an unknown one
         self.queues = queues
         self.rows = ScheduleRows(queues)
         self.silent: list[BackendUnavailable] = []
         self.refused: dict[Connection, list[ScheduleSummary]] = {}
         """The rows that are not run, since no key of ours has signed them."""
+        in_code = [(connection_of(queues, each), each) for each in load(queues)]
         self.all: list[tuple[Connection, Schedule]] = [
-            (connection_of(queues, each), each) for each in load(queues)
+            pair for pair in in_code if only in {None, pair[0].name}
         ]
-        taken = {each.title for _, each in self.all}
+        taken = {each.title for _, each in in_code}
         for connection in able(queues):
+            if only not in {None, connection.name}:
+                continue
             try:
                 rows = self.rows.read(connection)
                 summaries = self.rows.summaries(connection) if queues.signer is not None else ()

@@ -24,15 +24,16 @@ T = TypeVar("T")
 
 
 class BoardSource:
-    """Reads the connections of a manager. Thread-safe.
+    """Reads the connections of a manager, or the `only` one. Thread-safe.
 
     A value is used for a second or more, and for five times as long as it took to read: viewers
     cost a slow backend no more than a sixth of its time. A connection that does not answer is in
     `silent`, and the others are shown.
     """
 
-    def __init__(self, manager: QueueManager) -> None:
+    def __init__(self, manager: QueueManager, only: str | None = None) -> None:
         self.manager = manager
+        self._only = only
         self.outages = Outages()
         self._readings: dict[str, Reading] = {}
         self._background = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-board")
@@ -50,7 +51,7 @@ class BoardSource:
         return dict(self.outages.why)
 
     def connections(self) -> list[Connection]:
-        return list(self.manager.holding_jobs())
+        return list(self.manager.holding_jobs(self._only))
 
     def connection(self, name: str) -> Connection:
         """Returns the connection of a name. Raises `ConfigurationError` for another name."""

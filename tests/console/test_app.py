@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ COMMANDS = [
         "clear",
         "failed",
         "retry",
+        "kick",
+        "migrate",
+        "cancel",
+        "jobs",
     ),
     *("forget", "flush", "prune", "dispatch", "init", "check"),
     *("top", "web", "metrics"),
@@ -36,11 +41,11 @@ COMMANDS = [
 def test_help_names_every_command_by_subject_with_a_line_for_each(shop: Shop) -> None:
     said = shop.run("--help")
     assert said.code == 0
-    assert len(said.lines) <= 60
+    assert len(said.lines) <= 80
     for command in (*COMMANDS, "schedule"):
         assert f"\n  {command} " in said.out
     subjects = [each for each in said.lines if each.endswith(":") and not each.startswith(" ")]
-    assert subjects[:3] == ["Options:", "Workers:", "Queues:"]
+    assert subjects[:3] == ["Options:", "Work:", "Queues:"]
     assert "..." not in said.out.replace("[ARGS]...", ""), "no summary is cut off"
     assert shop.run().out == said.out, "and so it is without any argument"
     assert shop.run("-h").out == said.out
@@ -50,7 +55,7 @@ def test_help_names_every_command_by_subject_with_a_line_for_each(shop: Shop) ->
 def test_each_help_fits_a_screen_and_has_an_example(shop: Shop, command: str) -> None:
     said = shop.run(command, "--help")
     assert said.code == 0
-    assert len(said.lines) <= 40
+    assert len(said.lines) <= (44 if command == "work" else 40)
     assert max(map(len, said.lines)) <= 100
     assert f"\n    qframe {command}" in said.out, said.out
 
@@ -71,6 +76,7 @@ def test_so_it_is_with_the_commands_of_schedule(shop: Shop, command: str) -> Non
 def test_each_command_takes_a_configuration_file(shop: Shop, command: str) -> None:
     assert "--config" in shop.run(command, "--help").out
     arguments = {"clear": ["database"], "forget": ["u"], "dispatch": ["shop.Order"]}
+    arguments |= {"kick": ["database"], "cancel": ["u"]}
     arguments |= {"scale": ["mail", "3"]}
     arguments |= {each: ["b"] for each in ("batch", "cancel-batch", "retry-batch")}
     said = shop.run(command, *arguments.get(command, []), "--config", "gone.toml")
@@ -199,6 +205,39 @@ def test_output_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None:
         assert finished.stderr == ""
         assert finished.returncode in {1, 141}
     os.close(writer)
+
+
+def test_the_version(shop: Shop) -> None:
+    assert shop.run("--version").out == f"qframe {metadata.version('qframe')}\n"
+
+
+def test_the_help_of_a_group_cuts_no_summary(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["--help"], ["schedule", "--help"]):
+        said = shop.run(*words)
+        assert "..." not in said.out.replace("[ARGS]...", ""), said.out
+        assert max(map(len, said.lines)) <= 80
+
+
+TAKE_A_CONNECTION = [
+    ["work", "--stop-when-empty"], ["clear"], ["kick"], ["migrate"], ["check"], ["top"],
+    ["schedule", "list"], ["schedule", "next"], ["schedule", "run", "x"], ["size"], ["cancel", "u"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", TAKE_A_CONNECTION, ids=" ".join)
+def test_every_command_names_a_connection_by_the_same_option(shop: Shop, words: list[str]) -> None:
+    said = shop.run(*words, "--connection", "databse")
+    assert said.code == 2
+    assert "unknown connection 'databse'" in said.only()
+
+
+@pytest.mark.parametrize("words", TAKE_A_CONNECTION[:4], ids=" ".join)
+def test_some_take_it_as_an_argument_too(shop: Shop, words: list[str]) -> None:
+    command, *more = words
+    assert "unknown connection 'databse'" in shop.run(command, "databse", *more).only()
+    said = shop.run(command, "database", *more, "--connection", "redis")
+    assert "two connections are named, 'database' and 'redis': name one" in said.only()
 
 
 def test_the_command_is_installed() -> None:

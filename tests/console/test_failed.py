@@ -106,6 +106,18 @@ def test_one_is_shown_whole_with_its_attempts(shop: Shop) -> None:
     assert json.loads(shown["payload"])["data"] == {"number": 7}
 
 
+def test_the_newest_is_shown_whole(shop: Shop) -> None:
+    assert "no failed jobs" in shop.run("failed", "--last").only()
+    shop.keep("u-1", failed_at=1000.0)
+    shop.keep("u-2", failed_at=2000.0, queue="mail")
+    assert shop.run("failed", "--last", "--json").rows["uuid"] == "u-2"
+    assert shop.run("failed", "--last", "--queue", "default", "--json").rows["uuid"] == "u-1"
+    assert "Traceback" in shop.run("failed", "--last").out
+    assert "no such job has failed" in shop.run("failed", "--last", "--queue", "x").only()
+    assert "no failed job has the cause 'x'" in shop.run("failed", "--last", "--cause", "x").only()
+    assert "leave out the uuid and --by" in shop.run("failed", "u-1", "--last").only()
+
+
 def test_a_job_that_never_started_says_so(shop: Shop) -> None:
     shop.keep("u-1", history=History(), attempts=0)
     assert "never started" in shop.run("failed", "u-1").out

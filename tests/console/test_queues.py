@@ -121,7 +121,7 @@ def test_clear_deletes_what_waits_and_leaves_what_runs(shop: Shop) -> None:
 
 
 def test_clear_wants_a_connection(shop: Shop) -> None:
-    assert "Missing argument 'connection'" in shop.run("clear").only()
+    assert "say which connection: qframe clear CONNECTION" in shop.run("clear").only()
     assert "unknown connection 'databse'" in shop.run("clear", "databse").only()
     said = shop.run("clear", "sync")
     assert said.code == 2
@@ -162,7 +162,7 @@ def test_kick_as_json(shop: Shop) -> None:
 
 
 def test_kick_wants_a_connection_that_buries_and_a_queue_name(shop: Shop) -> None:
-    assert "Missing argument 'connection'" in shop.run("kick").only()
+    assert "say which connection: qframe kick CONNECTION" in shop.run("kick").only()
     for name in ("sync", "null"):
         said = shop.run("kick", name, "--json")
         assert said.code == 2

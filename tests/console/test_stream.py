@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TextIO
 
 import pytest
@@ -140,6 +142,29 @@ def test_a_record_that_cannot_be_formatted_says_where(
     handler = LogHandler()
     handler.handle(logging.LogRecord("a", logging.ERROR, "f.py", 7, "%d", ("x",), None))
     assert "logged at f.py:7: '%d'" in pipe.read()
+
+
+def test_records_as_lines_of_json(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", pipe.stream)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    stream.log_to_stderr(logging.WARNING, as_lines_of_json=True)
+    (handler,) = logging.root.handlers
+    try:
+        raise ValueError("no\x1b")
+    except ValueError as error:
+        caught = (type(error), error, error.__traceback__)
+    handler.handle(logging.LogRecord("a.b", logging.ERROR, "f.py", 7, "é %s", ("\x1b",), caught))
+    record = logging.LogRecord("a", logging.WARNING, "f.py", 7, "%d", ("x",), None)
+    record.__dict__.update(job_uuid="u-1", job_name="", job_attempt=2)
+    handler.handle(record)
+    first, second = (json.loads(line) for line in pipe.read().splitlines())
+    time_of_day = first.pop("time")
+    assert datetime.fromisoformat(time_of_day).tzinfo is not None
+    assert first.pop("traceback")[-1] == "ValueError: no\\x1b"
+    assert first == {"status": "log", "level": "error", "logger": "a.b", "message": "é \x1b"}
+    assert second["message"].startswith("'%d' cannot be formatted: TypeError")
+    assert (second["job_uuid"], second["job_attempt"]) == ("u-1", 2)
+    assert "job_name" not in second
 
 
 def test_the_clock_of_a_line_is_the_one_that_times_are_read_from(

@@ -133,6 +133,9 @@ def test_it_shows_everything_by_keys_and_ends(busy: Shop) -> None:
             ("\x7f\n", "the filter chooses none"),
             ("/\x7f\x1b/z\r", "filter: queue:xz"),  # given up, and typed on
             ("w/nothing:1\r", "there is no filter nothing:"),
+            ("f/error:nothing\r", "filter: error:nothing"),
+            ("o/worker\r", "filter: worker"),
+            ("p/nobody\r", "filter: nobody"),
         ):
             shown.press(key)
             shown.waits_for(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -66,6 +67,14 @@ def test_those_of_a_worker_of_one_job_are_as_ever(telling: Project) -> None:
     assert "WARNING told function\n" in telling.drain().err
     uuid = telling.push("held_jobs.tell")
     assert f"WARNING {uuid[-8:]}#1 told function\n" in telling.drain("-v").err
+
+
+def test_with_json_they_are_json_too(telling: Project) -> None:
+    uuid = telling.push("held_jobs.tell")
+    records = [json.loads(line) for line in telling.drain("--json").err.splitlines()]
+    told = {each["message"]: each for each in records}
+    assert (told["told function"]["job_uuid"], told["told function"]["job_attempt"]) == (uuid, 1)
+    assert "job_uuid" not in told["told idle"]
 
 
 @pytest.mark.parametrize("options", [[], ["-v"]], ids=str)
