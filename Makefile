@@ -78,7 +78,7 @@ bench: $(READY) ## Measure against the peers (benchmarks/); ARGS="redis" measure
 faults: $(READY) ## Break servers and workers, count the jobs (faults/); ARGS="F1 F20 --seed 7"
 	@$(BIN)/python -m faults $(ARGS)
 
-screenshots: $(READY) ## Take those of docs/web.md anew, from a shop that runs (needs Chromium)
+screenshots: $(READY) ## Take those of docs/operate/web.md anew, from a shop that runs (needs Chromium)
 	@$(BIN)/python -m scripts.screenshots $(ARGS)
 
 services: ## Install the servers that driver tests start for themselves (Debian, as root)

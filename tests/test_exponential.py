@@ -13,6 +13,7 @@ import pytest
 from qframe import Exponential, JobDefinitionError, Queueable, RetryLater, queueable
 from qframe.payload import envelope, tracebacks
 from qframe.testing import run
+from tests.support.pages import docs_page
 
 
 class Growing(Queueable):
@@ -140,7 +141,7 @@ def test_its_first_delays_are_in_the_payload_without_jitter(
 
 
 def test_the_page_about_jobs_does_what_it_says(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "jobs.md").read_text()
+    page = docs_page("jobs.md").read_text()
     code = page.split("### Backoff", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
     file = tmp_path / "pulling.py"
     file.write_text(code)

@@ -36,6 +36,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.payload.envelope import create
 from qframe.testing import drain, fake
 from tests.conftest import settings_of
+from tests.support.pages import docs_page
 from tests.support.shop import Shop
 
 RAN: list[str] = []
@@ -343,7 +344,7 @@ def test_a_fake_records_it_once(queues: QueueManager) -> None:
 
 @pytest.mark.parametrize("number", range(3))
 def test_the_page_does_what_it_says(number: int, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "unique.md").read_text()
+    page = docs_page("unique.md").read_text()
     code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(code) == 3
     file = tmp_path / f"unique_{number}.py"

@@ -1,4 +1,4 @@
-"""The recipes of docs/databases.md for migrations of one's own, run by Alembic and by Django."""
+"""The recipes of databases.md for migrations of one's own, run by Alembic and by Django."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import docs_page
 from tests.support.projects import DatabaseProject
 from tests.support.sql_server import SqlServer
 
-_DOCS = Path(__file__).parents[1] / "docs" / "databases.md"
+_DOCS = docs_page("databases.md")
 _ENV = """
 from alembic import context
 from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine

@@ -161,7 +161,7 @@ class PendingDispatch:
         """Set a priority in place of the class's: 0 is first, 4294967295 is last.
 
         1024 is what jobs without a priority have. Beanstalkd has a level for each number; the
-        others have ten levels, which age (docs/priorities.md).
+        others have ten levels, which age (docs/features/priorities.md).
         """
         with _Disarming(self._draft):
             try:

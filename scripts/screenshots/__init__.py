@@ -1,1 +1,1 @@
-"""The screenshots that docs/web.md shows, made from a shop that runs."""
+"""The screenshots that docs/operate/web.md shows, made from a shop that runs."""

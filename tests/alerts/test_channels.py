@@ -21,9 +21,10 @@ from qframe.alerts.life import Notification
 from qframe.config import CommandSettings, WebhookSettings
 from tests.alerts.conftest import SECRET, Hook
 from tests.alerts.test_mail import ELSEWHERE, HERE, certificate, telling
+from tests.support.pages import docs_page
 from tests.support.process import wait_for
 
-DOCS = Path(__file__).parents[2] / "docs" / "alerts.md"
+DOCS = docs_page("alerts.md")
 
 
 def webhook(hook: Hook, **more: Any) -> Webhook:

@@ -29,6 +29,7 @@ from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.testing import drain, fake
 from tests.conftest import settings_of
+from tests.support.pages import docs_page
 from tests.support.process import wait_for
 
 RAN: list[tuple[int, int]] = []
@@ -735,7 +736,7 @@ def test_what_another_program_pushes_takes_its_turn(here: Connection) -> None:
 
 
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "groups.md").read_text()
+    page = docs_page("groups.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     file = tmp_path / "groups_page.py"
     file.write_text(code)

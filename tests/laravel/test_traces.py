@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.laravel.application import Application
+from tests.support.pages import docs_page
 
-DOCS = Path(__file__).parents[2] / "docs" / "observability.md"
+DOCS = docs_page("observability.md")
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 TRACED = """

@@ -27,6 +27,7 @@ from qframe.exceptions import BackendUnavailable, BackendUnusable, LeaseLost
 from qframe.middleware import Limit, RateLimited
 from qframe.testing import fake, run
 from tests.middleware.clock import Clock
+from tests.support.pages import docs_page
 
 
 class Call(Queueable):
@@ -310,7 +311,7 @@ def test_without_its_store_a_pause_raises(store: Store, monkeypatch: pytest.Monk
 
 
 def test_the_page_about_pauses_does_what_it_says(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "middleware.md").read_text()
+    page = docs_page("middleware.md").read_text()
     code = page.split("### Pausing a limit", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
     file = tmp_path / "rates.py"
     file.write_text(code)

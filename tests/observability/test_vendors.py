@@ -1,4 +1,4 @@
-"""The code of docs/observability.md, and what each SDK would have sent of a job that fails."""
+"""The code of observability.md, and what each SDK would have sent of a job that fails."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.pages import ROOT, docs_page
+
 pytestmark = pytest.mark.slow  # the imports of these SDKs take seconds
 
-PAGE = Path(__file__).parents[2] / "docs" / "observability.md"
+PAGE = docs_page("observability.md")
 VENDORS = Path(sys.prefix) / "vendors"
 """What `make test-all` installs apart: installed, it loads with every import of pydantic."""
 JOBS = """
@@ -58,7 +60,7 @@ def run(tmp_path: Path) -> Any:
     """Give what runs a section's code with a job that fails, and what it printed."""
 
     def go(section: str, before: str = "", after: str = "", **environment: str) -> list[str]:
-        path = [str(PAGE.parents[1])]
+        path = [str(ROOT)]
         if section in {"logfire", "ddtrace"}:
             if not VENDORS.exists() and "CI" not in os.environ:
                 pytest.skip("`make test-all` installs it")

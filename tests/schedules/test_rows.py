@@ -1,4 +1,4 @@
-"""Rows, and pauses, from code: as docs/schedules.md says, and what is told of them."""
+"""Rows, and pauses, from code: as docs/features/schedules.md says, and what is told of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from qframe import events
 from qframe.exceptions import ConfigurationError
 from qframe.schedules.rows import ScheduleRow, ScheduleRows
 from tests.schedules.conftest import Bench
+from tests.support.pages import docs_page
 
-PAGE = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+PAGE = docs_page("schedules.md").read_text()
 SYNC = """
 from qframe import Queueable
 class Sync(Queueable):

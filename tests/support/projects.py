@@ -11,11 +11,12 @@ from pathlib import Path
 from qframe.connection import Connection
 from qframe.contracts import FailedJob
 from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.pages import docs_page
 from tests.support.process import Process, Project, wait_for
 
 SECRET = "s3same-open"
 """The password of every server that asks for one; no output may hold it."""
-_REDIS_PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
+_REDIS_PAGE = docs_page("redis.md")
 
 
 class ServerProject(Project):
@@ -101,7 +102,7 @@ def body(uuid: str = "", **more: object) -> str:
 
 
 def rights(extra: str = "") -> list[str]:
-    """Give the rights of an ACL user as docs/redis.md lists them, with our password.
+    """Give the rights of an ACL user as docs/backends/redis.md lists them, with our password.
 
     `extra` is what is to be done, where a line lists further rights for that.
     """

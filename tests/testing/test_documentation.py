@@ -1,4 +1,4 @@
-"""The code of docs/testing.md, chains.md and batches.md runs; an example of a message is one."""
+"""The code of testing.md, chains.md and others runs; an example of a message is one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from qframe.testing import fake
+from tests.support.pages import docs_page
 from tests.testing.jobs import SendWelcome
 from tests.testing.test_plugin import ROOT, pytest_of
 
-PAGE = (ROOT / "docs" / "testing.md").read_text()
+PAGE = docs_page("testing.md").read_text()
 
 
 def test_the_code_runs(tmp_path: Path) -> None:
@@ -41,9 +42,9 @@ def test_the_message_begins_as_there(fresh: Path) -> None:
     assert f"AssertionError: {first}\n" in PAGE
 
 
-@pytest.mark.parametrize("name", ["chains", "batches", "steps", "flows", "chunks"])
+@pytest.mark.parametrize("name", ["chains.md", "batches.md", "steps.md", "flows.md", "chunks.md"])
 def test_a_page_does_what_it_says(name: str, tmp_path: Path) -> None:
-    page = ROOT / "docs" / f"{name}.md"
+    page = docs_page(name)
     command = [sys.executable, str(ROOT / "scripts" / "run_readme.py"), str(page)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

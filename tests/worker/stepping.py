@@ -25,7 +25,7 @@ def engine() -> Engine:
 
 
 class Order(Queueable):
-    """Steps, a sleep and an event, as docs/steps.md has them."""
+    """Steps, a sleep and an event, as docs/features/steps.md has them."""
 
     word: str
     nap: float = 0.3

@@ -41,12 +41,13 @@ from qframe.exceptions import BackendUnavailable, BackendUnusable, Configuration
 from tests.conformance.steps import apply, drained, failed, push, started
 from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, do_all, payload, prepared
 from tests.drivers.redis.conftest import MakeProject, Opener
+from tests.support.pages import docs_page
 from tests.support.process import Finished, wait_for
 from tests.support.projects import SECRET, lines_with, rights, wait_for_line
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.server_process import free_port
 
-DOCUMENTATION = Path(__file__).parents[3] / "docs" / "redis.md"
+DOCUMENTATION = docs_page("redis.md")
 QUEUE = "q"
 
 
@@ -341,7 +342,7 @@ def _shown(default: object) -> str:
 
 
 def test_every_setting_is_named_among_all_settings() -> None:
-    text = DOCUMENTATION.with_name("configuration.md").read_text()
+    text = docs_page("configuration.md").read_text()
     section = text.partition('### `driver = "redis"`')[2].partition("\n#")[0]
     assert {f"`{key}`" for key in OWN_SETTINGS} <= set(re.findall("`[a-z_]+`", section))
 
