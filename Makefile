@@ -12,7 +12,7 @@ READY  := .venv/.ready-$(subst /,_,$(PYTHON))
 # only the programs of tests/observability/test_vendors.py have on their path.
 VENDORS := .venv/vendors/.ready
 # What there is to type-check: a folder that is not there yet is no error.
-TYPED  := $(wildcard qframe tests examples benchmarks faults scripts)
+TYPED  := $(wildcard qframe qframe_health.py tests examples benchmarks faults scripts)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo quick affected test test-all test-other lint format typecheck bench faults screenshots services wheel clean

@@ -17,6 +17,8 @@ from qframe.exceptions import ConfigurationError
 from qframe.payload.text import nearest, one_line
 
 _NAMES_A_FILE = "QFRAME_CONFIG"
+_NO_SETTINGS = {_NAMES_A_FILE, "QFRAME_HEALTH_FILE"}
+"""Variables of the command line."""
 
 
 def here() -> Path:
@@ -66,7 +68,7 @@ def load(
 
 def _variables() -> tuple[str, ...]:
     names = (name for name in os.environ if name.upper().startswith(PREFIX))
-    return tuple(sorted(name for name in names if name.upper() != _NAMES_A_FILE))
+    return tuple(sorted(name for name in names if name.upper() not in _NO_SETTINGS))
 
 
 def _variable_of(loc: Sequence[int | str]) -> str:
@@ -82,7 +84,7 @@ def _variable_of(loc: Sequence[int | str]) -> str:
 def _check_environment() -> None:
     known = {name.upper() for name in Settings.model_fields} | {"CONFIG"}
     for variable in os.environ:
-        if variable.upper().startswith(PREFIX):
+        if variable.upper().startswith(PREFIX) and variable.upper() not in _NO_SETTINGS:
             key = variable.upper().removeprefix(PREFIX).split("__")[0]
             if key not in known:
                 raise ConfigurationError(

@@ -22,6 +22,7 @@ from qframe.console import (
     deploys,
     failed,
     flows,
+    health,
     jobs,
     migrate,
     monitor,
@@ -67,6 +68,7 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
         scale: ("scale",),
         restart: ("restart",),
         relay: ("relay",),
+        health: ("health",),
     },
     "Queues": {queues: ("pause", "resume", "size", "clear", "kick")},
     "Jobs": {

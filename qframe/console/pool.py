@@ -13,6 +13,7 @@ from qframe.jobs import project
 from qframe.manager import QueueManager
 from qframe.payload.text import one_line
 from qframe.worker import StopReason, WorkerOptions, machine, roster
+from qframe.worker.health import HealthFile
 from qframe.worker.options import USAGE
 from qframe.worker.pool import reload
 from qframe.worker.pool.balancing import ScaleChange
@@ -58,6 +59,7 @@ def run(
     options: WorkerOptions,
     queues: QueueManager,
     output: Output,
+    health: HealthFile,
     *,
     watch: bool,
 ) -> int:
@@ -80,6 +82,7 @@ def run(
         report,
         stop_timeout=stop_timeout,
         changes=changes,
+        health=health,
     )
     output.header(where, options, options.queues, workers=workers)
     code = made.run()

@@ -16,6 +16,7 @@ from qframe.config import SupervisorSettings
 from qframe.connection import Connection
 from qframe.console import place, title
 from qframe.console.connections import configured
+from qframe.console.health import HealthFileOption
 from qframe.console.numbers import FOR_THIS_MACHINE
 from qframe.console.options import Config
 from qframe.console.output import Output
@@ -26,6 +27,7 @@ from qframe.manager import QueueManager
 from qframe.payload.text import nearest, one_line
 from qframe.worker import StopReason, WorkerOptions, balance, machine, roster
 from qframe.worker import queues as queue_names
+from qframe.worker.health import HealthFile
 from qframe.worker.options import USAGE
 from qframe.worker.pool.balancing import Balancing, ScaleChange
 from qframe.worker.pool.child import PoolMember
@@ -44,6 +46,7 @@ def supervise(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only failures.")] = False,
+    health_file: HealthFileOption = "",
     config: Config = None,
 ) -> int:
     """Run pools of workers that grow and shrink with their queues.
@@ -76,9 +79,10 @@ def supervise(
     for name in chosen:  # mistakes are reported before any begins
         described(name, queues)
     output = Output(as_json=as_json, quiet=quiet)
+    health = HealthFile(health_file) if member is None else None
     if len(chosen) > 1:
-        return _together(chosen, output, config)
-    return _alone(chosen[0], queues, output, config, member)
+        return _together(chosen, output, config, health)
+    return _alone(chosen[0], queues, output, config, member, health)
 
 
 def described(name: str, queues: QueueManager) -> tuple[WorkerOptions, balance.BalancePlan]:
@@ -142,7 +146,12 @@ def _options(name: str, connection: str, supervisor: SupervisorSettings) -> Work
 
 
 def _alone(
-    name: str, queues: QueueManager, output: Output, config: Path | None, member: PoolMember | None
+    name: str,
+    queues: QueueManager,
+    output: Output,
+    config: Path | None,
+    member: PoolMember | None,
+    health: HealthFile | None,
 ) -> int:
     options, plan = described(name, queues)
     supervisor = queues.settings.supervisors[name]
@@ -175,6 +184,7 @@ def _alone(
         # last hours, their number would grow without limit.
         bound=2 * plan.most,
         member=member,
+        health=health,
     )
     output.header(
         where, options, plan.queues, supervisor=name, balance=plan.balance,
@@ -199,14 +209,16 @@ def _ended(pool: Supervisor, output: Output, member: PoolMember | None) -> int:
     return code
 
 
-def _together(names: Sequence[str], output: Output, config: Path | None) -> int:
+def _together(
+    names: Sequence[str], output: Output, config: Path | None, health: HealthFile | None
+) -> int:
     """Runs several, each in a process of its own, which is restarted when it dies."""
     commands = {name: [*_program(), _COMMAND, name, *_common(output, config)] for name in names}
     title.say(f"supervisors {', '.join(names)}")
     options = WorkerOptions(timeout=0, schedule=False)
     report = PoolReport(output, "supervisor")
     sizes = dict.fromkeys(names, 1)
-    pool = Supervisor(commands, sizes, options, NoRescuer(), NoPresence(), report)
+    pool = Supervisor(commands, sizes, options, NoRescuer(), NoPresence(), report, health=health)
     return _ended(pool, output, None)
 
 

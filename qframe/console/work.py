@@ -15,6 +15,7 @@ import typer
 
 from qframe.console import completion, numbers, place, pool, title
 from qframe.console.connections import configured
+from qframe.console.health import HealthFileOption
 from qframe.console.numbers import MANY, seconds, whole
 from qframe.console.options import (
     Config,
@@ -30,6 +31,7 @@ from qframe.jobs import project
 from qframe.jobs.current import JobLogFilter
 from qframe.work import Worker
 from qframe.worker import WorkerOptions, handlers
+from qframe.worker.health import HealthFile
 from qframe.worker.options import MOST_AT_ONCE, MOST_MEMORY, MOST_TRIES
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import bounded
@@ -109,6 +111,7 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     watch: Annotated[
         bool, typer.Option("--watch", help="Restart workers when source files change.")
     ] = False,
+    health_file: HealthFileOption = "",
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
@@ -160,13 +163,17 @@ def work(  # noqa: PLR0913 (one for each option of the command)
     pool.check(size, stop_timeout, isolated, watch=watch)
     if member is None and (workers is not None or watch):
         output = Output(as_json=as_json, quiet=quiet)
-        return pool.run(size, stop_timeout, options, configured(config), output, watch=watch)
+        health = HealthFile(health_file)
+        return pool.run(
+            size, stop_timeout, options, configured(config), output, health, watch=watch
+        )
     queues = configured(config)
     where = place.of(queues, _COMMAND, connection) if member is None else None
     if member is not None and not quiet:
         project.announce()  # the pool has announced it for all
     worker = Worker(queues, options)
     worker.member = member
+    worker.health = HealthFile(health_file) if member is None else None
     output = Output(as_json=as_json, quiet=quiet, verbose=verbose, overlapping=overlapping)
     return _run(worker, output, where)
 

@@ -128,6 +128,16 @@ class Control:
         """Says no more that the store cannot be read: the loop has told that."""
         self._silent = True
 
+    @property
+    def looked_at(self) -> float:
+        """When the store was last asked, by the monotonic clock; from any thread."""
+        return self._looked
+
+    @property
+    def answers(self) -> bool:
+        """Whether the store answered when it was last asked; from any thread."""
+        return self._begun and not self._silent
+
     def watch(self, key: str) -> None:
         self._watched.setdefault(key, None)
 

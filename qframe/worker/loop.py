@@ -122,6 +122,7 @@ class Loop:
         self._rested = 0
         """How many jobs had ended at the last rest."""
         self._answered = False
+        self._drained_at = 0.0
         self._outage = Outage(connection, self._given)
         self._memory = MemoryLimit(options.memory)
         self._began = time.monotonic()
@@ -489,6 +490,27 @@ class Loop:
         doing = tuple(Doing(each.job, each.began) for each in attempts)
         return Sight(doing, self._paused, self.runner.slots)
 
+    @property
+    def turned_at(self) -> float:
+        """When it came round last, by the monotonic clock; from another thread."""
+        return max(self.control.looked_at, self._drained_at)
+
+    def standing(self) -> tuple[bool, str]:
+        """Returns whether it takes jobs, or is paused, and what it does; from another thread."""
+        names = [each.name for each in self.runner.running.copy().values()]
+        doing = (
+            f"runs {names[0]}" + f" and {len(names) - 1} more" * (len(names) > 1) if names else ""
+        )
+        if self.signals.quit or self.runner.ended_by is not None or self.control.ends:
+            return False, f"stops, {doing}" if doing else "stops"
+        if self._outage.since or not self.control.answers:
+            return False, f"its backend does not answer, {doing}" if doing else (
+                "its backend does not answer"
+            )
+        if self._paused:
+            return True, f"is paused, {doing}" if doing else "is paused"
+        return self._answered, doing or ("waits for jobs" if self._answered else "starts")
+
     # -- reasons to stop --------------------------------------------------------------------------
 
     def _reason_to_stop(self, *, ran: bool) -> StopReason | None:
@@ -546,6 +568,7 @@ class Loop:
         self._let_go()
         self._note_ended(runner)
         while runner.busy > runner.left or runner.settler.has_ends:
+            self._drained_at = time.monotonic()
             runner.give_up_beside_stuck(time.monotonic() - began)
             if not self._settle_ended(runner):
                 return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 
+import qframe_health
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.contracts.step import Result
@@ -98,6 +100,18 @@ class Runner(Shared):
                 self.by_tag.ended(
                     job.payload, job.queue, attempt.outcome, attempt.ran, timed_out=timed_out
                 )
+
+    def accounted_until(self, came_round: float, moves: float) -> float:
+        """Returns until when its thread is accounted for; from another thread.
+
+        `came_round`: by the loop's last turn; `moves`: because the thread itself has run of late,
+        which counts for a job without a timeout.
+        """
+        if not self.running:
+            return came_round
+        ends = self.signals.ends_at
+        by_job = moves if ends == math.inf else ends + self.options.grace + qframe_health.WITHIN
+        return max(came_round, by_job)
 
     def at_rest(self) -> None:
         """No job follows at once: clears both stages of the timeout."""

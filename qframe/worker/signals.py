@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -66,6 +67,11 @@ class Signals(WakeUp):
         """Makes SIGHUP, which reports the death of a pool, stop the worker after its job."""
         if self.on_main_thread:
             self.handle([signal.SIGHUP], self._hang_up)
+
+    @property
+    def ends_at(self) -> float:
+        """When the timeout of the job that runs, or ran last, is over; from any thread."""
+        return self._rings_at if self._timeout else math.inf
 
     # -- the loop's side ------------------------------------------------------------------------
 

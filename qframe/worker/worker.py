@@ -18,6 +18,7 @@ from qframe.metrics import version
 from qframe.metrics.by_tag import TagRecorder
 from qframe.worker import roster
 from qframe.worker.concurrency import ConcurrencyLimits
+from qframe.worker.health import EVERY, HealthFile, HealthReport, WritesHealth
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
@@ -25,6 +26,7 @@ from qframe.worker.queues import WorkedQueues
 from qframe.worker.runner import Runner
 from qframe.worker.side_tasks import SideTask, SideTasks, running
 from qframe.worker.signals import Signals
+from qframe.worker.vitals import ROUND, LoopVitals
 
 if TYPE_CHECKING:
     from qframe.worker.isolation.runner import IsolatingRunner
@@ -65,6 +67,8 @@ class JobWorker:
         """Called within about a second, from another thread, with what the worker is doing."""
         self.member: PoolMember | None = None
         """The worker's membership in its pool."""
+        self.health: HealthFile | None = None
+        """Where it writes every few seconds how it stands; a member of a pool tells the pool."""
         self._loop: Loop | None = None
         self._signals: Signals | None = None
         self._stop_asked = False
@@ -133,6 +137,7 @@ class JobWorker:
             self._signals = signals
             if self._stop_asked:  # stopped before it ran
                 signals.request_stop()
+            report = self._reported(loop)
             try:
                 loop.begin()
                 if self.member is not None:
@@ -141,6 +146,10 @@ class JobWorker:
                     reason = self.stop_reason = loop.run()
             finally:
                 loop.end()
+                if report is not None:
+                    report.stop()
+                if self.health is not None:
+                    self.health.remove()
                 self._signals = None
                 self._stop_asked = False
         name = self.connection.name
@@ -204,6 +213,22 @@ class JobWorker:
 
             return SlotRunner, Fetcher
         return Runner, self.loop
+
+    def _reported(self, loop: Loop) -> HealthReport | None:
+        """Begins to write how it stands, if that is wanted."""
+        place: WritesHealth | None = self.health
+        if self.member is not None:
+            place = self.member.scoreboard
+        if place is None:
+            return None
+        if not self.options.isolate:
+            report = HealthReport(LoopVitals(loop), place)
+            report.start()
+            return report
+        # Without threads, it writes between two requests to its backend.
+        report = HealthReport(LoopVitals(loop), place, min(ROUND, self._beats.longest))
+        self._beats.add(EVERY, report.beat, first=0)
+        return report
 
     def side_tasks(self) -> Sequence[SideTask]:
         """Returns what it does besides its jobs in one run: nothing. `Worker` says more."""

@@ -118,6 +118,10 @@ class IsolatingRunner(SlottedRunner):
         self._has_attended = False
         return super().collect()
 
+    def accounted_until(self, came_round: float, moves: float) -> float:  # noqa: ARG002 (for others)
+        """Returns until when the loop is accounted for: jobs have processes of their own."""
+        return came_round
+
     def at_rest(self) -> None:
         self.heartbeat.beat()  # no thread calls it here
 

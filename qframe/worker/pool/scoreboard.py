@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from qframe.worker.health import Vitals
+
 SIZE = 8 * 1024 * 1024
 """Bytes of memory for a job, and for the rest; the system allocates only pages in use."""
 
@@ -34,6 +36,8 @@ _DEADLINE_AT = _HEAD_AT + 16
 _ENDED = struct.Struct("<Qd")  # number of ended jobs, and their total run time
 _ENDED_AT = 40
 _BODY_AT = 64
+_VITALS = struct.Struct("<ddd?")  # last sign of life, within how long another, until when, ready
+_VITALS_AT = 16
 
 
 HeldLeases = Sequence[tuple[str, str]]
@@ -236,6 +240,11 @@ class WorkerScore:
     def ready(self) -> None:
         self._memory[_PHASE] = _Phase.READY
 
+    def write_health(self, vitals: Vitals, within: float) -> None:
+        """Notes how the worker stands."""
+        fields = time.monotonic(), within, vitals.until, vitals.ready
+        _VITALS.pack_into(self._memory, _VITALS_AT, *fields)
+
     def farewell(self, reason: str, totals: Mapping[str, int]) -> None:
         """Notes why the worker ends, and the outcomes of its jobs."""
         body = json.dumps({"reason": reason, "totals": totals}).encode()
@@ -265,6 +274,15 @@ class WorkerScore:
         _SLOTS.pack_into(self._memory, _SLOTS_AT, value)
 
     # -- the pool reads ---------------------------------------------------------------------------
+
+    def is_alive(self, now: float) -> bool:
+        """Whether its last sign of life is new enough; true if it has given none yet."""
+        beat, within, until, _ = _VITALS.unpack_from(self._memory, _VITALS_AT)
+        return not beat or (now - beat <= within and now <= until)
+
+    def takes_jobs(self) -> bool:
+        """Whether it was connected, and took jobs or was paused, when it wrote last."""
+        return bool(_VITALS.unpack_from(self._memory, _VITALS_AT)[3])
 
     @property
     def is_ready(self) -> bool:

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from qframe.worker import machine, process_tree
+from qframe.worker.health import HealthFile, WritesHealth
 from qframe.worker.options import USAGE, StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
+from qframe.worker.pool.health import PoolHealth
 from qframe.worker.pool.presence import Scaled
 from qframe.worker.pool.rescuer import Orphan
 from qframe.worker.pool.scoreboard import LastJob
@@ -79,7 +81,7 @@ class Supervisor:
     there are no more than `bound`. `member`: another pool keeps this one. `stop_timeout` is how
     many seconds running jobs have to end when the pool stops, 0 without limit; `options.grace` how
     many seconds jobs that were told to end have after that. `changes`, called with a function,
-    calls it whenever the workers are to be replaced.
+    calls it whenever the workers are to be replaced. `health` is where it writes how it stands.
     """
 
     def __init__(  # noqa: PLR0913 (each is what one kind of pool is about)
@@ -95,6 +97,7 @@ class Supervisor:
         changes: Callable[[Callable[[], None]], None] | None = None,
         bound: int = 0,
         member: PoolMember | None = None,
+        health: HealthFile | None = None,
     ) -> None:
         self.totals: Counter[str] = Counter()
         self._options = options
@@ -106,6 +109,9 @@ class Supervisor:
         self._commands = commands
         self._bound = bound
         self._member = member
+        self._health_file = health
+        place: WritesHealth | None = health if member is None else member.scoreboard
+        self._health = None if place is None else PoolHealth(place)
         self._tally = Tally()
         self.seen: Mapping[str, GroupTally] = {}
         """How each group stood when the main thread last looked."""
@@ -138,11 +144,15 @@ class Supervisor:
                 self._heed(self._wakeup.wait(self._seconds_to_wait()))
                 self._reap()
                 self._look()
+                if self._health is not None:
+                    self._health.look(self._workers, stopping=self.was_stopped)
                 self._end_late_jobs()
                 self._step_to_the_end()
             self._rescuer.end()
             self._presence.end()
             process_tree.end_children()
+            if self._health_file is not None:
+                self._health_file.remove()
         os.close(self._lifeline_end)
         os.close(self._lifeline)
         if self._stopping:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import sys
 import threading
 import time
@@ -140,6 +141,10 @@ class JobsLoop:
         self._ticks, self._ticked = True, now
         self.call(self._tick)
         return 0.0
+
+    def stands_since(self) -> float:
+        """Returns since when it has not come round; infinity if it has since `blocked`."""
+        return self._ticked if self._ticks else math.inf
 
     def is_blocked(self) -> bool:
         """Whether it counts as blocked for good, if it is to end its jobs."""

@@ -56,7 +56,7 @@ class Overseer:
         slots = self._runner.going
         jobs_loop = self._runner.jobs_loop
         passed = jobs_loop.turns.passed(now)
-        computing = self._computing()
+        computing = self._runner.computing()
         if passed.is_late:
             self._give_back(slots, passed, computing, now)
         stands_still = jobs_loop.blocked() > STILL
@@ -107,7 +107,7 @@ class Overseer:
         seconds = self._runner.jobs_loop.blocked()
         if seconds <= STILL:
             return
-        slot = self._computing()
+        slot = self._runner.computing()
         if slot is None:
             return
         now, name = time.monotonic(), slot.attempt.name
@@ -122,13 +122,3 @@ class Overseer:
             job.name, job.uuid, seconds, stack,
         )  # fmt: skip
         events.fire(events.LoopBlocked, job, seconds, stack)
-
-    def _computing(self) -> LocalSlot | None:
-        """Returns the slot whose code the loop runs."""
-        task = self._runner.jobs_loop.current()
-        for slot in self._runner.going:
-            if task is not None and (
-                slot.interrupts.task is task or task in (slot.interrupts.started or ())
-            ):
-                return slot
-        return None

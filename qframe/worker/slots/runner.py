@@ -17,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
+import qframe_health
 from qframe import forks
 from qframe.contracts.status import State
 from qframe.dispatch import pusher
@@ -384,6 +385,29 @@ class SlotRunner(SlottedRunner):
         self.settler.defer(job, end, ours.put)
         if not ours.get():
             raise LeaseLost(f"{job.name} {job.uuid}: {LOST_LEASE}")
+
+    # -- its health -------------------------------------------------------------------------------
+
+    def accounted_until(self, came_round: float, moves: float) -> float:  # noqa: ARG002 (for others)
+        """Returns until when the loop that takes jobs, and the event loop, are accounted for.
+
+        A blocked event loop is, for as long as the job that blocks it has a timeout to come.
+        """
+        until = self.jobs_loop.stands_since() + qframe_health.WITHIN
+        slot = self.computing() if until < math.inf else None
+        if slot is not None and slot.interrupts.due < math.inf:
+            until = max(until, slot.interrupts.due + self.options.grace + qframe_health.WITHIN)
+        return min(came_round, until)
+
+    def computing(self) -> LocalSlot | None:
+        """Returns the slot whose code the event loop runs; from another thread."""
+        task = self.jobs_loop.current()
+        for slot in self.going:
+            if task is not None and (
+                slot.interrupts.task is task or task in (slot.interrupts.started or ())
+            ):
+                return slot
+        return None
 
     # -- what ends jobs ---------------------------------------------------------------------------
 
