@@ -23,7 +23,7 @@ from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.lookup import LookResult, look
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, LeaseLost, PayloadTooLarge, Unsupported
-from qframe.features import chain, group, in_line, steps
+from qframe.features import chain, group_lines, in_line, steps
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.batch import BatchPlan, MakeMember
 from qframe.features.batches import BatchStore
@@ -71,7 +71,7 @@ class Connection:
         """The small shared values of the connection."""
         self.failed = FailedStore(self.backend, partial(steps.forget_of, context))
         """The failed jobs of the connection."""
-        self.failed.forgetting = partial(group.forgetting, context)
+        self.failed.forgetting = partial(group_lines.forgetting, context)
         self.is_measured = False
         """Whether its workers record metrics of its jobs."""
         self.find_middleware: Callable[[], Sequence[Any]] = tuple
@@ -322,7 +322,7 @@ class Connection:
         self.need(Capability.SIZE)
         name = queue_name(queue or self.default_queue)
         sizes = self.backend.sizes(name)
-        lined = group.in_line(self.context, name)
+        lined = group_lines.count(self.context, name)
         return replace(sizes, ready=sizes.ready + lined) if lined else sizes
 
     def size(self, queue: str | None = None) -> int:
@@ -342,7 +342,7 @@ class Connection:
         """
         self.need(Capability.PURGE)
         name = queue_name(queue or self.default_queue)
-        count, internal = group.clear(self.context, name), list[Reservation]()
+        count, internal = group_lines.clear(self.context, name), list[Reservation]()
         if Capability.SEARCH in self.capabilities:
             for feature in self.context.features:
                 for found in self._waiting_with(name, feature.key):
@@ -356,7 +356,7 @@ class Connection:
         count += self.backend.purge(name)
         if internal:  # if this is not reached, they come back when their leases end
             self.backend.apply(*(Step(each, Release()) for each in internal))
-        group.forget_missing(self.context, name, partial(self._is_there, name))
+        group_lines.forget_missing(self.context, name, partial(self._is_there, name))
         return count
 
     def _is_there(self, queue: str, uuid: str) -> bool:
@@ -508,7 +508,7 @@ class Connection:
         """
         if Capability.FACTS not in self.capabilities:
             return None, True
-        names = [queue] if queue else group.waiting_queues(self.context)
+        names = [queue] if queue else group_lines.waiting_queues(self.context)
         return in_line.find(self.context, names, uuid, seconds)
 
     # -- attributes -------------------------------------------------------------------------------

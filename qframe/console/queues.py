@@ -27,7 +27,7 @@ from qframe.console.options import (
 )
 from qframe.console.text import print_json, print_rows, say
 from qframe.contracts.backend import Capability
-from qframe.features.group import waiting_queues
+from qframe.features.group_lines import waiting_queues
 from qframe.manager import QueueManager
 from qframe.operations import lists
 from qframe.operations import queues as operations

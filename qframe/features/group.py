@@ -22,11 +22,11 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from pydantic_core import from_json, to_json
 
@@ -56,9 +56,6 @@ from qframe.jobs.groups import LONGEST_NAME
 from qframe.payload import envelope
 from qframe.payload.envelope import Envelope
 
-if TYPE_CHECKING:
-    from qframe.contracts.failed import FailedJob
-
 log = logging.getLogger("qframe")
 
 KEY = "group"
@@ -81,9 +78,8 @@ _ADVANCED_FOR = 10.0
 _IN_LINE, _LEFT, _DONE = "in line", "left", "done"
 _RUNS = "runs "
 """Before the id of the message by which a job runs."""
-_MOST_GROUPS = 100_000
 _AT_ONCE = 100
-"""Jobs in line that are read or pushed in one step."""
+"""Jobs in line that are passed over or pushed in one step."""
 _PLAIN = GroupSettings()
 _BACK = Release(counted=False)
 _GONE = Delete()
@@ -220,7 +216,7 @@ class Group:
         if (
             name is None
             or context.at_once
-            or not _has_groups(context)
+            or not are_kept(context)
             or envelope.uuid(message) is None
         ):
             return None
@@ -276,7 +272,7 @@ class Group:
 
     def turn_key(self, uuid: str) -> str:
         """Return the key of what is kept of one of its jobs."""
-        return _turn_key(self.key, uuid)
+        return turn_key(self.key, uuid)
 
     def word(self, uuid: str, word: str, seconds: float) -> list[Operation]:
         """Return the operation that keeps a word about a job; none where nobody needs it."""
@@ -566,92 +562,6 @@ class _Turn:
         )
 
 
-# -- operating ------------------------------------------------------------------------------------
-
-
-class FoundGroup(NamedTuple):
-    """A group that has jobs."""
-
-    key: str
-    text: str
-    """What its fact holds."""
-    line: GroupLine
-
-
-def has_had(context: Context, queue: str) -> bool:
-    """Whether jobs of groups were ever in line in a queue."""
-    return _has_groups(context) and context.backend.read(marker_key(queue)) != [None]
-
-
-def lines(context: Context, queue: str) -> list[FoundGroup]:
-    """Return the groups of a queue that have jobs."""
-    if not has_had(context, queue):
-        return []
-    of = Group(context, queue, "").line
-    found = context.backend.scan(state_prefix(queue), _MOST_GROUPS)
-    return [FoundGroup(key, text, of(text)) for key, text in found]
-
-
-def waiting_queues(context: Context) -> set[str]:
-    """Return the queues that have jobs in line: they have no message if a failed job is first."""
-    if not _has_groups(context):
-        return set()
-    marks = context.backend.scan(marker_key(""), _MOST_GROUPS)
-    names = (key.removeprefix(marker_key("")) for key, _ in marks)
-    return {name for name in names if in_line(context, name)}
-
-
-def _has_groups(context: Context) -> bool:
-    return context.joint or context.in_parts
-
-
-def in_line(context: Context, queue: str) -> int:
-    """Count the jobs of a queue that stand in line."""
-    return sum(each.line.waiting for each in lines(context, queue))
-
-
-def clear(context: Context, queue: str) -> int:
-    """Remove the jobs in line. Returns how many there were.
-
-    Those with other features are pushed instead, for a caller that ends them one by one.
-    """
-    count = 0
-    for found in lines(context, queue):
-        while (removed := _shorten(context, queue, found.key)) is not None:
-            count += removed
-    return count
-
-
-def _shorten(context: Context, queue: str, key: str) -> int | None:
-    """Remove some jobs of one line. Returns how many; None if there are none."""
-    (text,) = context.backend.read(key)
-    line = Group(context, queue, "").line(text)
-    if not line.waiting:
-        return None
-    end, removed = min(line.end, line.first + _AT_ONCE), 0
-    left = replace(line, first=end)
-    made: list[Operation] = [Expect(key, text)]
-    made.append(Set(key, left.text()) if left.placed or left.waiting else Unset(key))
-    for entry, found in _in_line(context, key, range(line.first, end)):
-        made.append(Unset(entry))
-        if found:
-            job = context.as_it_is(found.encode(), queue)
-            has_more = has_more_features(context, job)
-            made += out_of_line(context, key, job) if has_more else []
-            removed += not has_more
-    (result,) = context.backend.apply(Step(None, *made))
-    return removed if result.applied else 0
-
-
-def forget_missing(context: Context, queue: str, is_there: Callable[[str], bool]) -> None:
-    """Take the places of jobs back that are nowhere any more."""
-    for key, _, line in lines(context, queue):
-        group = Group(context, queue, line.name)
-        for uuid in line.placed:
-            if key == group.key and not is_there(uuid):
-                advance(group, uuid)
-
-
 def advance(group: Group, left: str = "", job: ReservedJob | None = None) -> None:
     """Fill the free places of a group; `left` has none any more. In the name of a running job."""
     for _ in attempts(f"the group {group.name}"):
@@ -660,33 +570,9 @@ def advance(group: Group, left: str = "", job: ReservedJob | None = None) -> Non
             return
 
 
-def has_more_features(context: Context, job: Pushing) -> bool:
-    """Whether more belongs to the end of a job than its group."""
-    return len(context.features_of(job.message)) > 1
-
-
-def out_of_line(context: Context, key: str, job: Pushing) -> list[Operation]:
-    """Return the operations that push a job from the line of a group, without a place."""
-    uuid = envelope.uuid(job.message)
-    return [*([Unset(_turn_key(key, uuid))] if uuid and context.in_parts else []), push_of(job)]
-
-
-def _in_line(context: Context, key: str, numbers: range) -> list[tuple[str, str | None]]:
-    """Return the facts of jobs in line: keys and values."""
-    entries = [entry_key(key, number) for number in numbers]
-    return [*zip(entries, context.backend.read(*entries), strict=True)] if entries else []
-
-
-def forgetting(context: Context, record: FailedJob) -> Sequence[Operation]:
-    """Return the operations by which a group goes on whose failed job is forgotten."""
-    if f'"{KEY}"'.encode() not in record.payload:
-        return ()
-    message = context.as_it_is(record.payload, record.queue).message
-    group, uuid = Group.of(context, record.queue, message), envelope.uuid(message)
-    if group is None or uuid is None:
-        return ()
-    # In parts nobody would repeat a push that breaks off: a job does it.
-    return [group.advancing(uuid)] if context.in_parts else group.left(group.read(), uuid)
+def are_kept(context: Context) -> bool:
+    """Whether the backend of a connection keeps groups."""
+    return context.joint or context.in_parts
 
 
 def entry_key(key: str, number: int) -> str:
@@ -694,7 +580,8 @@ def entry_key(key: str, number: int) -> str:
     return f"grouped:{key.removeprefix('group:')}:{number}"
 
 
-def _turn_key(key: str, uuid: str) -> str:
+def turn_key(key: str, uuid: str) -> str:
+    """Return the key of the word on a job of the group with this key."""
     return f"turn:{key.removeprefix('group:')}:{uuid}"
 
 

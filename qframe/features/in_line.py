@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from qframe.contracts.browsing import position
 from qframe.contracts.step import Set, Step, Unset
-from qframe.features import group
+from qframe.features import group, group_lines
 from qframe.features.base import attempts
 from qframe.features.context import Context
-from qframe.features.group import FoundGroup, Group
+from qframe.features.group import Group
+from qframe.features.group_lines import FoundGroup
 from qframe.payload import envelope
 
 _GROUPS = 1000
@@ -78,7 +79,7 @@ def find(
     """
     ends = time.monotonic() + seconds
     for queue in queues:
-        for found in group.lines(context, queue):
+        for found in group_lines.lines(context, queue):
             for numbers in _parts(context, found, uuid):
                 for job in _jobs(context, queue, found, numbers):
                     if job.uuid == uuid:
@@ -104,7 +105,7 @@ def remove(context: Context, job: LinedJob) -> bool:
         made = Group(context, job.queue, line.name).change(state, left)
         made.append(Unset(entry) if is_first else Set(entry, ""))
         pushed = context.as_it_is(job.raw, job.queue)
-        made += group.out_of_line(context, job.key, pushed) if has_more else []
+        made += group_lines.out_of_line(context, job.key, pushed) if has_more else []
         (result,) = context.backend.apply(Step(None, *made))
         if result.applied:
             return not has_more
@@ -113,12 +114,12 @@ def remove(context: Context, job: LinedJob) -> bool:
 
 def has_more_features(context: Context, job: LinedJob) -> bool:
     """Whether more belongs to the end of a job than its group."""
-    return group.has_more_features(context, context.as_it_is(job.raw, job.queue))
+    return group_lines.has_more_features(context, context.as_it_is(job.raw, job.queue))
 
 
 def _groups(context: Context, queue: str, digest: str) -> Iterator[FoundGroup]:
     """Iterate over the groups of a queue, from the one with this digest."""
-    if not group.has_had(context, queue):
+    if not group_lines.has_had(context, queue):
         return
     prefix, after = group.state_prefix(queue), ""
     of = Group(context, queue, "").line

@@ -18,7 +18,7 @@ from qframe.contracts.browsing import Found, Place
 from qframe.exceptions import InvalidPayload
 from qframe.failed.filters import IN_LINE, Filter, tags_of
 from qframe.features import in_line
-from qframe.features.group import has_had
+from qframe.features.group_lines import has_had
 from qframe.features.in_line import LinedJob
 from qframe.payload import envelope, secret
 from qframe.payload.text import one_line

@@ -12,7 +12,7 @@ from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.drivers.store import pause_key
-from qframe.features.group import lines, waiting_queues
+from qframe.features.group_lines import lines, waiting_queues
 from qframe.operations.activity import Activity
 from qframe.payload.text import one_line
 from qframe.worker import queue_facts

@@ -24,7 +24,7 @@ from qframe.contracts.step import Delete, Push, Set, Step, Unset
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import ConfigurationError, InvalidJob, JobDefinitionError
 from qframe.failed.retry import retry
-from qframe.features import group
+from qframe.features import group_lines
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.testing import drain, fake
@@ -404,7 +404,7 @@ def test_a_job_is_put_into_a_group_at_its_dispatch(here: Connection) -> None:
         dispatch(Plain(number=number)).in_group("a").send()
     dispatch(Sync(shop=1)).in_group("b").send()
     dispatch(Named(shop=4)).send()
-    assert [each.line.name for each in group.lines(here.context, "mail")] != []
+    assert [each.line.name for each in group_lines.lines(here.context, "mail")] != []
     drain(queues="mail")
     assert RAN == [(0, 0), (1, 0), (4, -1), (0, 1), (0, 2)]
 
@@ -456,7 +456,9 @@ def test_a_job_of_a_wrong_signature_holds_only_its_group_until_it_is_forgotten(
         assert raw != job.raw_body
         here.backend.apply(Step(job.reservation, Delete(), Push("mail", raw)))
     else:
-        (found,) = (each for each in group.lines(here.context, "mail") if each.line.name[-1] == "1")
+        (found,) = (
+            each for each in group_lines.lines(here.context, "mail") if each.line.name[-1] == "1"
+        )
         key, bad = f"grouped:{found.key.removeprefix('group:')}:{found.line.first}", 0
         (text,) = here.backend.read(key)
         assert text is not None
@@ -475,7 +477,9 @@ def test_a_job_of_a_wrong_signature_holds_only_its_group_until_it_is_forgotten(
     assert [each for each in ran if each[0] == 2] == [(2, number) for number in range(6)]
     (record,) = here.failed.all()
     assert here.failed.forget(record)
-    ran += take(here, sum(each.line.waiting + 1 for each in group.lines(here.context, "mail")))
+    ran += take(
+        here, sum(each.line.waiting + 1 for each in group_lines.lines(here.context, "mail"))
+    )
     assert [each for each in ran if each[0] == 1] == [
         (1, number) for number in range(10, 15) if number != bad
     ]
@@ -682,11 +686,11 @@ def test_a_queue_of_which_all_jobs_are_in_line_behind_a_failed_one_is_found(
     ids = bulk([Sync(shop=1, number=number) for number in range(3)])
     started(here).settle(End(State.FAILED, error=ValueError("no")))
     assert here.queues() == []
-    assert group.waiting_queues(here.context) == {"mail"}
+    assert group_lines.waiting_queues(here.context) == {"mail"}
     assert here.cancel(ids[1]) is Cancelling.REMOVED
     here.failed.flush()
     assert take(here, 1) == [(1, 2)]
-    assert group.waiting_queues(here.context) == set()
+    assert group_lines.waiting_queues(here.context) == set()
     assert not left(here)
 
 

@@ -30,7 +30,7 @@ from qframe.drivers import claims
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
 from qframe.failed.retry import retry
-from qframe.features import group, in_line
+from qframe.features import group_lines, in_line
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.testing import drain
@@ -567,7 +567,7 @@ def test_a_job_that_leaves_the_line_to_be_cancelled_is_not_lost_to_a_faster_work
         assert found is not None
         assert not in_line.remove(strict.context, found)
     else:
-        group.clear(strict.context, "mail")
+        group_lines.clear(strict.context, "mail")
     job = held(strict)
     assert job is not None
     assert not admitted(job)

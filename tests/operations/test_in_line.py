@@ -18,7 +18,7 @@ from qframe.contracts.status import State
 from qframe.contracts.step import Step
 from qframe.exceptions import ConfigurationError, Unsupported
 from qframe.failed.filters import WAITING, Filter
-from qframe.features import group, in_line
+from qframe.features import group_lines, in_line
 from qframe.operations import jobs, one_job
 from qframe.operations.board import Board
 from tests.conftest import settings_of
@@ -229,7 +229,7 @@ def test_all_that_a_filter_chooses_are_removed(here: Connection, text: str) -> N
     assert len(chosen) == 25
     assert all(jobs.remove(here, each) for each in chosen)
     assert here.size("mail") == 0
-    assert group.lines(here.context, "mail") == []
+    assert group_lines.lines(here.context, "mail") == []
     for uuid in tracked:
         known = job_status(uuid)
         assert known is not None
