@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.flow import NodeState
 from qframe.contracts.step import Operation, Step
-from qframe.exceptions import BackendUnavailable, InvalidSignature, QframeError
+from qframe.exceptions import InvalidSignature, QframeError
 from qframe.features import batch, chain, flow
-from qframe.features.base import Plan
+from qframe.features.base import Plan, attempts
 from qframe.features.batch import BatchMember, BatchPlan, MakeMember
 from qframe.features.batches import BatchStore, StoredBatch, renumbered
 from qframe.features.chain import ChainPlan
@@ -25,7 +25,6 @@ from qframe.payload.signature import is_signed
 log = logging.getLogger("qframe")
 
 EVENTS = ("progress", "catch", "then", "finally")
-_TRIES = 100
 
 
 def batches_of(job: JobDefinition) -> BatchStore:
@@ -47,7 +46,7 @@ class RunBatchCallbacks(JobDefinition):
     def handle(self) -> None:
         """Dispatch the callbacks that are due, then continue the chain around the batch."""
         batches = batches_of(self)
-        for _ in range(_TRIES):
+        for _ in attempts(f"the batch {self.of}"):
             found = batches.find(self.of)
             if found is None:
                 log.warning("the batch %s is not kept (any more): nothing follows it", self.of)
@@ -60,7 +59,6 @@ class RunBatchCallbacks(JobDefinition):
                 batches.apply(plan)  # refused if something changed: build it anew
             elif not _chain_is_due(found.record) or _go_on(batches, found):
                 return
-        raise BackendUnavailable(f"the batch {self.of} is changed again and again")
 
     def _refuse(self, batches: BatchStore, found: StoredBatch, error: QframeError) -> None:
         """Fail at once: the stored callbacks do not match their signature."""

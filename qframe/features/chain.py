@@ -42,7 +42,7 @@ from qframe.exceptions import (
     InvalidSignature,
     QframeError,
 )
-from qframe.features.base import DONE_BEFORE, End, Plan, Pushing, driven
+from qframe.features.base import DONE_BEFORE, End, Plan, Pushing, attempts, driven
 from qframe.features.context import Context, Prepared
 from qframe.features.refused import REFUSED, RefusedText, refuse
 from qframe.features.reserved import Feature, ReservedJob
@@ -66,7 +66,6 @@ KEPT_IN_FLOW = 365 * 86400.0
 """The same for a chain that is a node of a flow: as long as the flow."""
 _SHOWN = 50
 """The most following links that are listed by name."""
-_TRIES = 100
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -508,7 +507,7 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
     Returns whether it was added: not if the chain is gone or has continued. Raises
     `InvalidSignature` if the next link is not signed.
     """
-    for _ in range(_TRIES):
+    for _ in attempts(f"the chain {chain}"):
         text, behind = context.backend.read(_key(chain), _link_key(chain, uuid))
         head = None if text is None else _head(text)
         if head is None or head["at"] != uuid:
@@ -530,7 +529,7 @@ def extend(context: Context, chain: str, uuid: str, link: Prepared, *, first: bo
         plan.add(Set(_key(chain), _json(head), kept))
         if context.apply(plan).applied:
             return True
-    raise BackendUnavailable(f"the chain {chain} is changed again and again")
+    return False
 
 
 # -- its facts ------------------------------------------------------------------------------------

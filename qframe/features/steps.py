@@ -44,7 +44,7 @@ from qframe.exceptions import (
     ResultTooLarge,
     Unsupported,
 )
-from qframe.features.base import End, Plan
+from qframe.features.base import End, Plan, attempts
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.forks import cached_property
@@ -83,7 +83,6 @@ _LONG = 86400.0
 """Seconds of a delay from which on everything is kept anew, so that it outlives the delay; and how
 often it is kept anew by a job that goes on in smaller steps.
 """
-_TRIES = 100
 
 
 class KeptStep(NamedTuple):
@@ -537,7 +536,7 @@ class JobSteps:
         """
         before, entry = self._read().get(name), self._entry(kind, hidden=hidden)
         text = None if value is None else self._sealed(name, value)
-        for _ in range(_TRIES):
+        for _ in attempts(f"the steps of {self._uuid}"):
             index = {**self._read(), name: entry}
             expected, written = self._indexing(index)
             values = () if text is None else (Set(value_key(self._uuid, name), text, KEPT),)
@@ -552,7 +551,7 @@ class JobSteps:
             self._take_in(result.holds, self._backend)
             if self._read().get(name) != before:
                 return False
-        raise BackendUnavailable(f"the steps of {self._uuid} are changed again and again")
+        return False
 
     def _indexing(self, index: Mapping[str, KeptStep]) -> tuple[Expect, Set]:
         """Return the operations that replace what `steps:UUID` holds."""

@@ -24,6 +24,7 @@ from qframe.exceptions import (
     QframeError,
     UnknownJob,
 )
+from qframe.features.base import attempts
 from qframe.features.refused import RefusedText, log_refused
 from qframe.jobs import project
 from qframe.jobs.definition import JobDefinition
@@ -232,7 +233,7 @@ class ScheduleRows:
         """Set the pause in a schedule's progress, which every run expects unchanged."""
         key = keys_of(self._queues, connection).progress(name)
         (text,) = connection.store.get(key)
-        for _ in range(_TRIES):
+        for _ in attempts(f"the schedule {one_line(name)!r}"):
             now = round(time.time(), 3)
             progress = ScheduleProgress(now) if text is None else ScheduleProgress.read(text)
             if progress.paused is paused:
@@ -242,7 +243,6 @@ class ScheduleRows:
             if result.applied:
                 return
             text = result.holds
-        raise BackendUnavailable(f"the schedule {one_line(name)!r} is changed again and again")
 
     def sign(self, connection: Connection, name: str) -> Schedule | None:
         """Sign an existing row, whoever wrote it; None if there is none.
