@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from qframe import events, forks
-from qframe.contracts import Cancelling, JobStatus, State
+from qframe.contracts import Cancelling, JobId, JobStatus, State
 from qframe.dispatch.batch import Batch, afind_batch, find_batch
 from qframe.dispatch.bulk import abulk, bulk
 from qframe.dispatch.chain import PendingChain, chain
@@ -115,6 +115,7 @@ __all__ = [
     "JobDefinitionError",
     "JobFailedByHand",
     "JobGivenBack",
+    "JobId",
     "JobInterrupted",
     "JobLogFilter",
     "JobStatus",

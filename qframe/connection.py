@@ -8,13 +8,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from functools import partial
 from itertools import compress
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 from qframe import events
 from qframe.config import ConnectionSettings
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.browsing import Found, Place
 from qframe.contracts.history import History
+from qframe.contracts.identity import JobId
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Sizes
 from qframe.contracts.status import State
@@ -33,11 +34,14 @@ from qframe.features.flows import FlowPlan, FlowStore
 from qframe.features.in_line import LinedJob
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
-from qframe.jobs.foreign import Dispatchable
+from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.tracing import active, resending
+from qframe.jobs.typed import Handles
 from qframe.payload import envelope, timing
 from qframe.payload.envelope import Envelope
 from qframe.payload.text import queue_name
+
+R = TypeVar("R")
 
 _OF_FLOWS = b'"job":"qframe.features.flow_jobs.'
 """What the payloads have of the internal jobs by which flows go on."""
@@ -170,11 +174,23 @@ class Connection:
 
     # -- pushing ----------------------------------------------------------------------------------
 
-    def push(self, job: Dispatchable, queue: str | None = None) -> str:
+    @overload
+    def push(self, job: Handles[R], queue: str | None = None) -> JobId[R]: ...
+
+    @overload
+    def push(self, job: Foreign, queue: str | None = None) -> JobId[Any]: ...
+
+    def push(self, job: Any, queue: str | None = None) -> JobId[Any]:
         """Queue a job now. Returns its id. Raises `InvalidJob` or `BackendUnavailable`."""
         return self.later(0, job, queue)
 
-    def later(self, delay: timing.When, job: Dispatchable, queue: str | None = None) -> str:
+    @overload
+    def later(self, delay: timing.When, job: Handles[R], queue: str | None = None) -> JobId[R]: ...
+
+    @overload
+    def later(self, delay: timing.When, job: Foreign, queue: str | None = None) -> JobId[Any]: ...
+
+    def later(self, delay: timing.When, job: Any, queue: str | None = None) -> JobId[Any]:
         """Queue a job that becomes ready after `delay`. Returns its id.
 
         `delay` is seconds, a timedelta, or an aware datetime.
@@ -183,7 +199,7 @@ class Connection:
 
     def push_envelope(
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
-    ) -> str:
+    ) -> JobId[Any]:
         """Push a payload that was built before, and call listeners.
 
         Returns its id, or that of the unique job already queued.
@@ -198,7 +214,9 @@ class Connection:
                 pushing = self.pushing(job, made, queue, delay)
                 holder = self.context.push(pushing)
         self.fire_dispatched(job, pushing, holder)
-        return holder or made.uuid
+        identity = JobId(holder or made.uuid)  # here, and not in a function: each dispatch does it
+        identity.job_class = type(job)
+        return identity
 
     def bulk(self, jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
         """Queue many jobs, all or none where the backend can. Returns their ids in order."""

@@ -20,6 +20,7 @@ from qframe import (
     Cancelling,
     InvalidJob,
     InvalidPayload,
+    JobId,
     NotTracked,
     QframeError,
     Queueable,
@@ -456,7 +457,7 @@ def test_each_of_those_together_hears_of_its_own(embedded: Connection, refusing:
             dispatch(Feed(number=3)),
             return_exceptions=True,
         )
-        assert [type(each) for each in (one, four, five)] == [list, str, str]
+        assert [type(each) for each in (one, four, five)] == [list, str, JobId]
         assert [type(each) for each in (two, three)] == [InvalidPayload] * 2
         assert two is not three
 

@@ -210,11 +210,11 @@ def refused(match: str) -> Any:
 def test_what_cannot_fit_is_refused(flow: Flow) -> None:
     nothing, words, model = flow.add(Nothing()), flow.add(Lists()), flow.add(Models())
     with refused(r"Takes.number gets the result of Nothing: None cannot be int"):
-        flow.add(Takes(number=nothing.result))
+        flow.add(Takes(number=nothing.result))  # type: ignore[arg-type]
     with refused("Takes.number gets the result of Lists"):
-        flow.add(Takes(number=words.result))
+        flow.add(Takes(number=words.result))  # type: ignore[arg-type]
     with refused("Takes.number gets the result of Models: Model cannot be int"):
-        flow.add(Takes(number=model.result))
+        flow.add(Takes(number=model.result))  # type: ignore[arg-type]
     flow.add(Takes(number=1, other=nothing.result))
     with refused("maps over Models: Model cannot be list"):
         flow.map(TakesAny, over=model.result)
@@ -231,7 +231,7 @@ class ListsOfLists(Queueable):
 def test_a_result_that_may_be_missing_needs_a_field_that_takes_none(flow: Flow) -> None:
     price = flow.add(Price(), on_failure="continue")
     with refused("gets None if Price fails"):
-        flow.add(Takes(number=price.result))
+        flow.add(Takes(number=price.result))  # type: ignore[arg-type] # may be None
     flow.add(Takes(number=1, other=price.result))
 
 
@@ -274,13 +274,13 @@ def test_what_is_no_job_is_refused(flow: Flow, wrong: Any) -> None:
 def test_other_wrong_arguments(flow: Flow) -> None:
     price = flow.add(Price())
     with refused("on_failure is"):
-        flow.add(Price(), on_failure="stop")
+        flow.add(Price(), on_failure="stop")  # type: ignore[call-overload]
     with refused("map takes a job class or function, not Price"):
-        flow.map(Price(), over=price.result)  # type: ignore[arg-type]
+        flow.map(Price(), over=price.result)  # type: ignore[call-overload]
     with refused("map goes over the result of a node"):
         flow.map(TakesAny, over=[1, 2])
     with refused("Price has no field left for the item"):
-        flow.map(Price, over=price.result, order=1)
+        flow.map(Price, over=price.result, order=1)  # type: ignore[call-overload] # no list
     with pytest.raises(InvalidJob, match="Takes: "):
         flow.map(Takes, over=flow.add(Lists()).result, nummer=3)
     with refused("the name of a flow is a text, not int"):

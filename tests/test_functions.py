@@ -167,7 +167,7 @@ def test_a_function_inside_a_function_is_refused_at_dispatch() -> None:
 def test_the_function_itself_is_no_job() -> None:
     assert isinstance(add, QueueableFunction)
     with pytest.raises(InvalidJob, match="dispatch takes a job, not QueueableFunction"):
-        dispatch(add)  # type: ignore[arg-type]
+        dispatch(add)  # type: ignore[call-overload]
 
 
 def test_an_async_function_is_for_the_event_loop() -> None:

@@ -4,6 +4,7 @@ from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.batch import BatchRecord
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History, PastAttempt
+from qframe.contracts.identity import JobId
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Queue, Sizes
 from qframe.contracts.status import JobStatus, State
@@ -16,6 +17,7 @@ __all__ = [
     "FailedJob",
     "History",
     "Job",
+    "JobId",
     "JobStatus",
     "PastAttempt",
     "Queue",

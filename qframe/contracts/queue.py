@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
+from qframe.contracts.identity import JobId
+
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
@@ -54,7 +56,7 @@ class Queue(Protocol):
 
     name: str
 
-    def push(self, job: Any, queue: str | None = None) -> str:  # noqa: ANN401 (a job is above this)
+    def push(self, job: Any, queue: str | None = None) -> JobId[Any]:  # noqa: ANN401 (a job is above this)
         """Queue a job now. Returns its id. Raises `InvalidJob` or `BackendUnavailable`."""
 
     def later(
@@ -62,7 +64,7 @@ class Queue(Protocol):
         delay: float | timedelta | datetime,
         job: Any,  # noqa: ANN401 (jobs are in a higher layer)
         queue: str | None = None,
-    ) -> str:
+    ) -> JobId[Any]:
         """Queue a job that becomes ready after `delay`. Returns its id.
 
         `delay` is seconds, a timedelta, or an aware datetime; a past datetime means now.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic
+
+from qframe.contracts.identity import R_co
 
 MOST_LINES = 1000
 """The largest number of log lines that a status can keep."""
@@ -41,7 +43,7 @@ FINAL = frozenset({State.COMPLETE, State.SKIPPED, State.FAILED, State.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatus:
+class JobStatus(Generic[R_co]):
     """The status of one tracked job. Times are epoch seconds; None if unknown or not yet."""
 
     uuid: str
@@ -63,8 +65,11 @@ class JobStatus:
     """The progress that the job reported, from 0 to 1."""
     message: str = ""
     """The text that the job reported with its progress."""
-    result: Any = None
-    """The return value of `handle`, as JSON."""
+    result: R_co = None  # type: ignore[assignment] # until there is one
+    """What `handle` returned: as it says for a `JobId`, for any other id as JSON has it.
+
+    None in any state but `COMPLETE`, and if the result is not kept: `remark` says why.
+    """
     exception: tuple[str, str] | None = None
     """Type and message of the error that ended the last attempt."""
     remark: str = ""
@@ -90,7 +95,7 @@ class JobStatus:
         return fields
 
     @classmethod
-    def from_dict(cls, uuid: str, fields: Mapping[str, Any]) -> JobStatus:
+    def from_dict(cls, uuid: str, fields: Mapping[str, Any]) -> JobStatus[Any]:
         """Build a status from the fields of `to_dict`; missing ones get their default."""
         error = fields.get("exception")
         known = {key: value for key, value in fields.items() if key in cls.__slots__}

@@ -12,6 +12,7 @@ from typing import Any
 
 from qframe import manager
 from qframe.connection import Connection, substitute
+from qframe.contracts.identity import JobId, job_id
 from qframe.contracts.transaction import AsyncTransaction, run_in
 from qframe.dispatch import lost, pusher
 from qframe.dispatch.after_commit import open_for
@@ -32,6 +33,7 @@ from qframe.jobs.uniqueness import ONCE
 from qframe.payload.timing import When, seconds_until
 
 _LONGEST_PAUSE = 10.0
+_NONE = JobId("")
 unsent: dict[Draft, bool] = {}
 """Drafts to push when they go out of scope."""
 
@@ -90,7 +92,7 @@ class Draft:
         """The context for listeners, for a push from another thread or at a commit."""
         self.queue: str | None = None
         self.delay: When = job.delay
-        self.id = ""
+        self.id: JobId[Any] = _NONE
         self.track = 0.0
         self.rank: int | None = None
         self.once: dict[str, Any] | None = None
@@ -98,7 +100,7 @@ class Draft:
         self.moment = Moment.OPEN
         self.disarmed = False
         """Whether a call raised: then no commit pushes it, unless it is sent later."""
-        self.handed: Handed[str] | None = None
+        self.handed: Handed[JobId[Any]] | None = None
         """The awaited push."""
         self.connection = manager.connection(job.connection)
         self.envelope = self.connection.envelope(job)
@@ -201,7 +203,7 @@ class Draft:
 
     # -- pushing ----------------------------------------------------------------------------------
 
-    def send(self) -> str:
+    def send(self) -> JobId[Any]:
         """Push it, unless a commit will. Returns its id."""
         if self.id:
             return self.id
@@ -211,7 +213,7 @@ class Draft:
             return self.id
         if self.moment in _COMMITTED:
             self.disarmed = False
-            return self.envelope.uuid
+            return job_id(self.envelope.uuid, self.job)
         if self.moment is Moment.WITHIN:
             raise InvalidJob(
                 "a dispatch within an asynchronous transaction is pushed by awaiting it: "
@@ -220,7 +222,7 @@ class Draft:
         handed = None if self.handed is None else self._under_way()
         return self._push(self.connection) if handed is None else handed.result()
 
-    async def send_on_loop(self) -> str:
+    async def send_on_loop(self) -> JobId[Any]:
         """Push it without blocking the loop, together with other awaited calls."""
         if self.moment is Moment.WITHIN and not self.id:
             return await run_in(self.transaction, self.send_within)
@@ -231,7 +233,7 @@ class Draft:
             handed = self.handed = self._hand_over()
         return await handed.outcome()
 
-    def send_within(self, transaction: object) -> str:
+    def send_within(self, transaction: object) -> JobId[Any]:
         return self._push(joined(self.connection, transaction, self.job))
 
     def send_in_open(self) -> bool:
@@ -243,21 +245,21 @@ class Draft:
         self.send_within(inside)
         return True
 
-    def _under_way(self) -> Handed[str] | None:
+    def _under_way(self) -> Handed[JobId[Any]] | None:
         """Return the push of another await, unless its error was already raised."""
         handed = self.handed
         return None if handed is None or handed.was_raised else handed
 
-    def _hand_over(self) -> Handed[str]:
+    def _hand_over(self) -> Handed[JobId[Any]]:
         report = partial(_report, self)
         if self.connection.context.at_once:
-            handed = Handed[str](None, report, self.context)
+            handed = Handed[JobId[Any]](None, report, self.context)
             return send_from_thread(
                 handed, lambda: self._push(self.connection), self.connection.hooks
             )
         return send(Handed(self._pushing(), report, self.context))
 
-    def _pushing(self) -> Call[str]:
+    def _pushing(self) -> Call[JobId[Any]]:
         connection, plan = self.connection, Plan()
         with sending(connection):
             pushing = connection.pushing(
@@ -268,10 +270,10 @@ class Draft:
             (result,) = yield Apply(connection.backend, (plan,))
             holder = connection.context.pushed(pushing, plan, result)
         connection.fire_dispatched(self.job, pushing, holder)
-        self.id = holder or self.envelope.uuid
+        self.id = job_id(holder or self.envelope.uuid, self.job)
         return self.id
 
-    def _push(self, connection: Connection) -> str:
+    def _push(self, connection: Connection) -> JobId[Any]:
         if self.pid != process.own.pid:
             raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
         delay = seconds_until(self.delay) if self.delay else 0.0

@@ -6,8 +6,19 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
+from qframe.contracts.identity import R_co
 from qframe.dispatch.pending import PendingDispatch, dispatch
 from qframe.dispatch.queueable import Queueable
 from qframe.exceptions import InvalidJob, JobDefinitionError
@@ -17,13 +28,19 @@ from qframe.jobs.options import check_option
 from qframe.payload.text import nearest, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
     from datetime import datetime, timedelta
     from typing import Literal, TypedDict
 
     from qframe.jobs.exponential import Exponential
     from qframe.jobs.options import Middleware
     from qframe.payload.timing import When
+
+    class FunctionJob(Queueable, Generic[R_co]):
+        """The job of one call of a function that returns an `R_co`; there are only such jobs."""
+
+        def handle(self) -> R_co:
+            """Call the function."""
 
     class FunctionOptions(TypedDict, total=False):
         """The options of a job, documented in `Queueable`."""
@@ -58,30 +75,32 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C_co = TypeVar("C_co", covariant=True)
+"""What a call returns: of an `async def` function, a coroutine."""
 
 
-class QueueableFunction(Generic[P, R]):
+class QueueableFunction(Generic[P, C_co, R_co]):
     """A function that can also be dispatched: `add(1, 2)`, `add.dispatch(1, 2)`."""
 
-    def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[P, C_co], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._signature = inspect.signature(function)
         self.job_class = _job_class(function, self._signature, options)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C_co:
         """Call the function directly."""
         return self._function(*args, **kwargs)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Queueable:
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> FunctionJob[R_co]:
         """Make the job of one call. Raises `InvalidJob` if the arguments do not fit."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidJob(f"{self.job_class.__qualname__}: {one_line(str(error))}") from None
-        return made(self.job_class, bound.arguments)
+        return cast("FunctionJob[R_co]", made(self.job_class, **bound.arguments))
 
-    def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> PendingDispatch:
+    def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> PendingDispatch[R_co]:
         """Dispatch one call of the function."""
         return dispatch(self.job(*args, **kwargs))
 
@@ -89,14 +108,30 @@ class QueueableFunction(Generic[P, R]):
         return f"<queueable {self.job_class.__module__}.{self.job_class.__qualname__}>"
 
 
-@overload
-def queueable(function: Callable[P, R], /) -> QueueableFunction[P, R]: ...
+class QueueableDecorator(Protocol):
+    """What `queueable` with options returns: it makes a function a job."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> QueueableFunction[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> QueueableFunction[P, R, R]: ...
 
 
 @overload
 def queueable(
-    **options: Unpack[FunctionOptions],
-) -> Callable[[Callable[P, R]], QueueableFunction[P, R]]: ...
+    function: Callable[P, Coroutine[Any, Any, R]], /
+) -> QueueableFunction[P, Coroutine[Any, Any, R], R]: ...
+
+
+@overload
+def queueable(function: Callable[P, R], /) -> QueueableFunction[P, R, R]: ...
+
+
+@overload
+def queueable(**options: Unpack[FunctionOptions]) -> QueueableDecorator: ...
 
 
 def queueable(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -156,10 +191,11 @@ def _job_class(
         arguments = [values.pop(field) for field in positional]
         return function(*arguments, **values)
 
-    handle.__wrapped__ = function  # type: ignore[attr-defined] # as `functools.wraps` would
-
     async def handle_on_loop(self: Queueable) -> Any:  # noqa: ANN401 (as above)
         return await handle(self)
+
+    for each in (handle, handle_on_loop):
+        vars(each)["__wrapped__"] = function  # as `functools.wraps` would
 
     body |= {
         **options,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, overload
 from uuid import UUID
 
 from qframe import manager
+from qframe.contracts.identity import JobId, R_co
 from qframe.contracts.transaction import is_async
 from qframe.dispatch import pusher
 from qframe.dispatch.after_commit import when_committed
@@ -19,12 +20,23 @@ from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.groups import checked
 from qframe.jobs.options import check_option, seconds
 from qframe.jobs.registry import importing, refuse_while_importing
+from qframe.jobs.typed import Handles
 from qframe.jobs.uniqueness import once
 from qframe.payload.text import queue_name
 from qframe.payload.timing import When, kept_for
 
+R = TypeVar("R")
 
-def dispatch(job: Dispatchable) -> PendingDispatch:
+
+@overload
+def dispatch(job: Handles[R]) -> PendingDispatch[R]: ...
+
+
+@overload
+def dispatch(job: Foreign) -> PendingDispatch[Any]: ...
+
+
+def dispatch(job: Any) -> PendingDispatch[Any]:
     """Queue a job: `dispatch(SendWelcome(user_id=7)).on_queue("high").delay(10)`.
 
     The job is checked and its payload built at once, so a bad job raises `InvalidJob` here. It is
@@ -34,7 +46,15 @@ def dispatch(job: Dispatchable) -> PendingDispatch:
     return PendingDispatch(job)
 
 
-def dispatch_sync(job: Dispatchable) -> Any:  # noqa: ANN401 (the job's result)
+@overload
+def dispatch_sync(job: Handles[R]) -> R: ...
+
+
+@overload
+def dispatch_sync(job: Foreign) -> Any: ...  # noqa: ANN401 (a job of another program)
+
+
+def dispatch_sync(job: Any) -> Any:
     """Run a job here and now, once. Returns the result of `handle`, or raises its exception."""
     queue = manager.default().connection("sync")
     if isinstance(queue, SyncConnection):
@@ -43,17 +63,33 @@ def dispatch_sync(job: Dispatchable) -> Any:  # noqa: ANN401 (the job's result)
     return None
 
 
-def dispatch_if(condition: object, job: Dispatchable) -> PendingDispatch | None:
+@overload
+def dispatch_if(condition: object, job: Handles[R]) -> PendingDispatch[R] | None: ...
+
+
+@overload
+def dispatch_if(condition: object, job: Foreign) -> PendingDispatch[Any] | None: ...
+
+
+def dispatch_if(condition: object, job: Any) -> PendingDispatch[Any] | None:
     """Dispatch if `condition` is true. Returns None otherwise."""
     return dispatch(job) if condition else None
 
 
-def dispatch_unless(condition: object, job: Dispatchable) -> PendingDispatch | None:
+@overload
+def dispatch_unless(condition: object, job: Handles[R]) -> PendingDispatch[R] | None: ...
+
+
+@overload
+def dispatch_unless(condition: object, job: Foreign) -> PendingDispatch[Any] | None: ...
+
+
+def dispatch_unless(condition: object, job: Any) -> PendingDispatch[Any] | None:
     """Dispatch unless `condition` is true. Returns None otherwise."""
     return None if condition else dispatch(job)
 
 
-class PendingDispatch:
+class PendingDispatch(Generic[R_co]):
     """A job before its push (Laravel's PendingDispatch).
 
     `send()` pushes it, raises any error and returns the id. If it is dropped unsent, it is pushed
@@ -231,8 +267,8 @@ class PendingDispatch:
                 self._draft.send_within(transaction)
         return self
 
-    def send(self) -> str:
-        """Push the job. Returns its id; a second call returns the same id.
+    def send(self) -> JobId[R_co]:
+        """Push the job. Returns its id, a text; a second call returns the same id.
 
         For a duplicate, of a unique job or by `once`, that is the id of the other job.
 
@@ -246,7 +282,7 @@ class PendingDispatch:
         return draft.send()
 
     @property
-    def id(self) -> str:
+    def id(self) -> JobId[R_co]:
         """The job's id; pushes the job as `send` does."""
         return self.send()
 
@@ -255,7 +291,7 @@ class PendingDispatch:
         """Whether another job is in its place (unique, `once`); pushes this one if not."""
         return self.send() != self._draft.envelope.uuid
 
-    def __await__(self) -> Generator[Any, None, str]:
+    def __await__(self) -> Generator[Any, None, JobId[R_co]]:
         """Push the job without blocking the event loop. Returns its id."""
         self._draft.keep()
         return self._draft.send_on_loop().__await__()

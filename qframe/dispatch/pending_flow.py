@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from qframe import forks
 from qframe.connection import Connection
+from qframe.contracts.identity import R_co
 from qframe.contracts.transaction import AsyncTransaction, is_async, run_in
 from qframe.dispatch import lost, sender
 from qframe.dispatch.after_commit import joined_or_committed
@@ -39,18 +40,19 @@ from qframe.jobs.options import seconds
 from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
 from qframe.jobs.references import Reference
 from qframe.jobs.tracing import sending
+from qframe.jobs.typed import Handles
 from qframe.payload.text import one_line, queue_name
 
-NodeJobs = JobDefinition | PendingChain | PendingBatch | list[JobDefinition]
-"""What a node runs: a job, a chain (also as a list), or a batch."""
+OnFailure = Literal["block", "continue", "cancel"]
+"""What the final failure of a node does to those behind it."""
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 _LONGEST_NAME = 200
 _MOST = 100_000
 
 
-class Node:
+class Node(Generic[R_co]):
     """A node of a flow before its dispatch; `result` stands for what its job returns."""
 
     def __init__(self, flow: Flow, number: int, label: str, on_failure: str) -> None:
@@ -63,14 +65,17 @@ class Node:
         """The nodes that it follows."""
 
     @property
-    def result(self) -> Any:  # noqa: ANN401 (it stands for a value of the field's type)
+    def result(self) -> R_co:
         """The result of its job, as a field of a later job of the flow, which follows it.
 
+        To a type checker it is what the job returns; until the flow runs it only stands for that.
         It may be in a list or a dict. Of a chain it is that of the last link, of a map the list of
         its jobs' results; a batch has none. If the node is skipped, cancelled, or fails and its
         `on_failure` is "continue", the later job gets None.
         """
-        return Reference(self)
+        stands_for: Any = Reference(self)
+        result: R_co = stands_for
+        return result
 
     def after(self, *nodes: Node) -> Self:
         """Let it follow these nodes. Raises `InvalidFlow` for anything else."""
@@ -219,9 +224,44 @@ class Flow(Pending):
 
     # -- building ---------------------------------------------------------------------------------
 
+    @overload
     def add(
-        self, jobs: NodeJobs, *, after: Iterable[Node] = (), on_failure: str = BLOCK, name: str = ""
-    ) -> Node:
+        self,
+        jobs: Handles[R],
+        *,
+        after: Iterable[Node] = (),
+        on_failure: Literal["block", "cancel"] = ...,
+        name: str = "",
+    ) -> Node[R]: ...
+
+    @overload
+    def add(
+        self,
+        jobs: Handles[R],
+        *,
+        after: Iterable[Node] = (),
+        on_failure: Literal["continue"],
+        name: str = "",
+    ) -> Node[R | None]: ...
+
+    @overload
+    def add(
+        self,
+        jobs: PendingChain | PendingBatch | Sequence[JobDefinition],
+        *,
+        after: Iterable[Node] = (),
+        on_failure: OnFailure = ...,
+        name: str = "",
+    ) -> Node[Any]: ...
+
+    def add(
+        self,
+        jobs: Any,
+        *,
+        after: Iterable[Node] = (),
+        on_failure: str = BLOCK,
+        name: str = "",
+    ) -> Node[Any]:
         """Add a job, a chain or a batch. Returns its node.
 
         It runs when the nodes of `after` are done, and those whose results it gets. `on_failure`
@@ -245,16 +285,64 @@ class Flow(Pending):
         number, label = len(self.nodes), self._checked(name or label, on_failure)
         return self._added(_JobsNode(self, number, label, on_failure, single), after, [jobs])
 
+    @overload
     def map(
         self,
-        job: type[JobDefinition] | QueueableFunction[..., Any],
+        job: QueueableFunction[..., Any, R],
         *,
-        over: Any,  # noqa: ANN401 (a reference, or a list of them)
+        over: Iterable[Any],
+        after: Iterable[Node] = (),
+        on_failure: Literal["block", "cancel"] = ...,
+        name: str = "",
+        **fields: Any,  # noqa: ANN401 (the fields)
+    ) -> Node[list[R]]: ...
+
+    @overload
+    def map(
+        self,
+        job: QueueableFunction[..., Any, R],
+        *,
+        over: Iterable[Any],
+        after: Iterable[Node] = (),
+        on_failure: Literal["continue"],
+        name: str = "",
+        **fields: Any,  # noqa: ANN401 (the fields)
+    ) -> Node[list[R | None]]: ...
+
+    @overload
+    def map(
+        self,
+        job: Callable[..., Handles[R]],
+        *,
+        over: Iterable[Any],
+        after: Iterable[Node] = (),
+        on_failure: Literal["block", "cancel"] = ...,
+        name: str = "",
+        **fields: Any,  # noqa: ANN401 (the fields)
+    ) -> Node[list[R]]: ...
+
+    @overload
+    def map(
+        self,
+        job: Callable[..., Handles[R]],
+        *,
+        over: Iterable[Any],
+        after: Iterable[Node] = (),
+        on_failure: Literal["continue"],
+        name: str = "",
+        **fields: Any,  # noqa: ANN401 (the fields)
+    ) -> Node[list[R | None]]: ...
+
+    def map(
+        self,
+        job: Any,
+        *,
+        over: Any,
         after: Iterable[Node] = (),
         on_failure: str = BLOCK,
         name: str = "",
-        **fields: Any,  # noqa: ANN401 (the fields)
-    ) -> Node:
+        **fields: Any,
+    ) -> Node[Any]:
         """Add a job for each item of a list, known when the flow runs. Returns the node of all.
 
         `over` is the `result` of a node, or a list with results in it; `fields` are the same for
@@ -272,7 +360,7 @@ class Flow(Pending):
         if not into:
             raise InvalidFlow(f"{job_class.__name__} has no field left for the item of the list")
         item = Reference(Node(self, number, label, on_failure))
-        template = made(job_class, {**fields, **dict.fromkeys(into, item)})
+        template = made(job_class, **fields, **dict.fromkeys(into, item))
         node = _MapNode(self, number, label, on_failure, template, over, into)
         return self._added(node, after, [template])
 

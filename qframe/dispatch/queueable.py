@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, dataclass_transform
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, dataclass_transform
 
 from pydantic import Field
 
@@ -11,6 +12,10 @@ from qframe.dispatch.batch import Batch, Caught, Previous, batch_of, caught_by, 
 from qframe.dispatch.chain import extend
 from qframe.dispatch.pending import PendingDispatch, dispatch, dispatch_sync
 from qframe.jobs.definition import JobDefinition, made
+from qframe.jobs.typed import Handles
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
@@ -74,25 +79,34 @@ class Queueable(JobDefinition, base=True):
 
     # -- dispatching ----------------------------------------------------------------------------
 
+    # To a type checker, `cls` is what makes a job of the fields: so it knows them, and what
+    # `handle` returns.
+
     @classmethod
-    def dispatch(cls, **fields: Any) -> PendingDispatch:  # noqa: ANN401 (the fields)
+    def dispatch(
+        cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs
+    ) -> PendingDispatch[R]:
         """Make the job and dispatch it: `SendWelcome.dispatch(user_id=7).on_queue("high")`."""
-        return dispatch(made(cls, fields))
+        return dispatch(made(cls, *args, **fields))
 
     @classmethod
-    def dispatch_if(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
+    def dispatch_if(
+        cls: Callable[P, Handles[R]], condition: object, /, *args: P.args, **fields: P.kwargs
+    ) -> PendingDispatch[R] | None:
         """Dispatch if `condition` is true. Returns None otherwise."""
-        return cls.dispatch(**fields) if condition else None
+        return dispatch(made(cls, *args, **fields)) if condition else None
 
     @classmethod
-    def dispatch_unless(cls, condition: object, **fields: Any) -> PendingDispatch | None:  # noqa: ANN401
+    def dispatch_unless(
+        cls: Callable[P, Handles[R]], condition: object, /, *args: P.args, **fields: P.kwargs
+    ) -> PendingDispatch[R] | None:
         """Dispatch unless `condition` is true. Returns None otherwise."""
-        return None if condition else cls.dispatch(**fields)
+        return None if condition else dispatch(made(cls, *args, **fields))
 
     @classmethod
-    def dispatch_sync(cls, **fields: Any) -> Any:  # noqa: ANN401
+    def dispatch_sync(cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs) -> R:
         """Run the job here and now. Returns the result of `handle`, or raises its exception."""
-        return dispatch_sync(made(cls, fields))
+        return dispatch_sync(made(cls, *args, **fields))
 
     def batch(self) -> Batch | None:
         """Return the batch that the job is a member or callback of; None if there is none."""

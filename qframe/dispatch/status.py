@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar, overload
 
 from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
+from qframe.contracts.identity import JobId
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
 from qframe.dispatch.calls import Call, CallPause, Read, run
 from qframe.dispatch.sender import awaited
 from qframe.exceptions import BackendUnavailable, NotTracked, WaitTimedOut
 from qframe.features import status
+from qframe.jobs import returned
 from qframe.jobs.execution import refuse_on_loop
 from qframe.manager import QueueManager
 
@@ -26,11 +29,23 @@ _LONGEST_PAUSE = 0.25
 _HELD = 3.0
 """Seconds after which a held job has been started or given back."""
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
-def job_status(id: str, connection: str | None = None) -> JobStatus | None:  # noqa: A002 (as `send()` calls it)
+@overload
+def job_status(id: JobId[R], connection: str | None = None) -> JobStatus[R] | None: ...
+
+
+@overload
+def job_status(id: str, connection: str | None = None) -> JobStatus[Any] | None: ...
+
+
+def job_status(id: str, connection: str | None = None) -> JobStatus[Any] | None:  # noqa: A002 (as `send()` calls it)
     """Return the status of a tracked job; None if there is none (any more).
+
+    Its `result` is as `handle` returns it for the id that `send()` returned, and as JSON has it for
+    the same text as a `str`.
 
     Asks the named connection, or the default one and all configured ones. Raises
     `BackendUnavailable` if one does not answer and no other has the status, and `SynchronousOnly`
@@ -40,23 +55,55 @@ def job_status(id: str, connection: str | None = None) -> JobStatus | None:  # n
     return run(_status(id, connection))
 
 
-async def ajob_status(id: str, connection: str | None = None) -> JobStatus | None:  # noqa: A002
+@overload
+async def ajob_status(id: JobId[R], connection: str | None = None) -> JobStatus[R] | None: ...
+
+
+@overload
+async def ajob_status(id: str, connection: str | None = None) -> JobStatus[Any] | None: ...
+
+
+async def ajob_status(id: str, connection: str | None = None) -> JobStatus[Any] | None:  # noqa: A002
     """As `job_status`, without blocking the event loop."""
     return await awaited(_status(id, connection))
 
 
-def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002
+@overload
+def wait_for(id: JobId[R], timeout: float, connection: str | None = None) -> JobStatus[R]: ...
+
+
+@overload
+def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatus[Any]: ...
+
+
+def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatus[Any]:  # noqa: A002
     """Wait until a tracked job has reached its final state, and return its status.
 
-    It polls every few milliseconds at first, then four times a second. Raises `WaitTimedOut`, with
-    the last `status`, after `timeout` seconds; `NotTracked` if there is no status; and
-    `SynchronousOnly` on a running event loop: await `await_for` there.
+    Its `result` is that of `job_status`. It polls every few milliseconds at first, then four times
+    a second. Raises `WaitTimedOut`, with the last `status`, after `timeout` seconds; `NotTracked`
+    if there is no status; and `SynchronousOnly` on a running event loop: await `await_for` there.
     """
     refuse_on_loop("wait_for()", "await_for()")
     return run(_waiting(id, timeout, connection))
 
 
-async def await_for(id: str, timeout: float, connection: str | None = None) -> JobStatus:  # noqa: A002, ASYNC109 (as `wait_for`)
+@overload
+async def await_for(
+    id: JobId[R],
+    timeout: float,  # noqa: ASYNC109 (as `wait_for`)
+    connection: str | None = None,
+) -> JobStatus[R]: ...
+
+
+@overload
+async def await_for(
+    id: str,
+    timeout: float,  # noqa: ASYNC109 (as `wait_for`)
+    connection: str | None = None,
+) -> JobStatus[Any]: ...
+
+
+async def await_for(id: str, timeout: float, connection: str | None = None) -> JobStatus[Any]:  # noqa: A002, ASYNC109 (as `wait_for`)
     """As `wait_for`, without blocking the event loop.
 
     The requests of many waiting coroutines are combined.
@@ -81,7 +128,7 @@ async def acancel(id: str, *, running: bool = False, connection: str | None = No
     return await awaited(_cancelling(id, connection, running=running), is_long=True)
 
 
-def _status(uuid: str, connection: str | None) -> Call[JobStatus | None]:
+def _status(uuid: str, connection: str | None) -> Call[JobStatus[Any] | None]:
     def ask(queue: Connection) -> Call[JobStatus | None]:
         key = status.key_of(uuid)
         if key is None:
@@ -89,10 +136,14 @@ def _status(uuid: str, connection: str | None) -> Call[JobStatus | None]:
         (text,) = yield Read(queue.backend, (key,))
         return status.read_as(uuid, text)
 
-    return (yield from _first(connection, ask))
+    found = yield from _first(connection, ask)
+    if found is None or found.result is None or not isinstance(uuid, JobId):
+        return found
+    job_class = getattr(uuid, "job_class", None)
+    return replace(found, result=returned.of_class(job_class, found.result))
 
 
-def _waiting(uuid: str, timeout: float, connection: str | None) -> Call[JobStatus]:
+def _waiting(uuid: str, timeout: float, connection: str | None) -> Call[JobStatus[Any]]:
     if math.isnan(timeout):
         raise ValueError("timeout must be seconds, not nan")
     deadline = time.monotonic() + timeout

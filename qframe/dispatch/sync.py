@@ -13,6 +13,7 @@ from typing import Any
 from qframe import events
 from qframe.config import ConnectionSettings
 from qframe.connection import BulkPush, Connection, OneByOne, substitute
+from qframe.contracts.identity import JobId, job_id
 from qframe.contracts.status import State
 from qframe.contracts.step import Push
 from qframe.drivers.ordered import OrderedBackend
@@ -55,7 +56,7 @@ class SyncConnection(Connection):
 
     def push_envelope(
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
-    ) -> str:
+    ) -> JobId[Any]:
         """Run a job, and what its end pushes. Returns its id, or that of the job in its place."""
         ours = _ours(self, job)
         if (other := substitute(self, job)) is not None:
@@ -70,7 +71,7 @@ class SyncConnection(Connection):
                 holder = self.context.push(pushing)
         self.fire_dispatched(job, pushing, holder)
         self._work_off(waiting, type(ours))
-        return holder or made.uuid
+        return job_id(holder or made.uuid, job)
 
     def run(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 (what the job gives)
         """Run a job, whatever else runs or waits, and return the result of `handle`.

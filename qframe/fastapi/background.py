@@ -63,7 +63,7 @@ def _job(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # no
     if isinstance(func, type) and issubclass(func, JobDefinition):
         if args:
             raise InvalidJob(f"{func.__name__}: its fields are given by keyword")
-        return made(func, kwargs)
+        return made(func, **kwargs)
     if isinstance(func, JobDefinition | Foreign):
         if args or kwargs:
             raise InvalidJob(f"{type(func).__name__}: a job that is made takes no arguments")

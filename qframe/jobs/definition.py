@@ -13,7 +13,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    ParamSpec,
+    Self,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 import pydantic.dataclasses
 from pydantic import (
@@ -52,6 +61,7 @@ from qframe.jobs.roundtrip import (
     with_other_empties,
     without_values,
 )
+from qframe.jobs.typed import Returns
 from qframe.jobs.uniqueness import once_rule_of, rule_of
 from qframe.jobs.unkept import Unkept
 from qframe.jobs.warmup import warm_up
@@ -72,7 +82,7 @@ index: dict[str, type[JobDefinition]] = {}
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
-class JobDefinition(Options, Durable):
+class JobDefinition(Options, Durable, Returns):
     """The declaration of a job class: options, fields, hooks, and data.
 
     Users derive from `Queueable`, which adds the dispatching calls (`qframe/dispatch`).
@@ -136,7 +146,7 @@ class JobDefinition(Options, Durable):
 
     if TYPE_CHECKING:
         # Declared for type checkers: each subclass has its own.
-        def handle(self) -> Any:  # noqa: ANN401 (what a job returns is its own affair)
+        def handle(self, *args: Any, **more: Any) -> Any:  # noqa: ANN401 (its own affair)
             """Do the work of the job."""
 
     def set_up(self) -> Awaitable[None] | None:
@@ -464,15 +474,17 @@ JobDefinition._base = JobDefinition  # noqa: SLF001 (its own)
 # -- declarations -------------------------------------------------------------------------------
 
 
-J = TypeVar("J", bound="JobDefinition")
+P = ParamSpec("P")
+J = TypeVar("J")
 
 
-def made(job_class: type[J], fields: dict[str, Any]) -> J:
+def made(job_class: Callable[P, J], /, *args: P.args, **fields: P.kwargs) -> J:
     """Make a job to dispatch. Raises `InvalidJob`, in one line, if a field does not fit."""
     try:
-        return job_class(**fields)
+        return job_class(*args, **fields)
     except ValidationError as error:
-        raise InvalidJob(f"{job_class.__name__}: {first_fault(error)}") from None
+        name = getattr(job_class, "__name__", "the job")
+        raise InvalidJob(f"{name}: {first_fault(error)}") from None
 
 
 def _refuse_taken_name(cls: type[JobDefinition]) -> None:

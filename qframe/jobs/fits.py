@@ -43,7 +43,7 @@ def misfit(returns: object, wanted: object) -> str:
 
     It compares kinds of JSON, so it finds what cannot fit, not all that does not.
     """
-    if _holds_secret(returns):
+    if holds_secret(returns):
         return f"{_shown(returns)} holds a Secret, which is not kept in results"
     given, taken = _kinds(returns, "serialization"), _kinds(wanted, "validation")
     possible = given.union(*(_ALSO.get(each, set()) for each in given))
@@ -63,7 +63,8 @@ def items_of(returns: object) -> Any:  # noqa: ANN401 (any annotation)
     return arguments[0] if arguments and typing.get_origin(returns) in {list, set} else Any
 
 
-def _holds_secret(type_: Any) -> bool:  # noqa: ANN401 (any annotation)
+def holds_secret(type_: Any) -> bool:  # noqa: ANN401 (any annotation)
+    """Whether a value of this type is or holds a `Secret`."""
     try:
         return secret.is_within(TypeAdapter(type_).core_schema)
     except Exception:  # noqa: BLE001 (nothing is known of it)

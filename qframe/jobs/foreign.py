@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
+from qframe.contracts.identity import JobId
 from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.exponential import Exponential
@@ -123,7 +124,7 @@ class Foreign(Options):
         if isinstance(value, dict):
             named: dict[str, Any] = {}
             for key, each in value.items():
-                if type(key) is not str:
+                if type(key) not in {str, JobId}:
                     kind = type(key).__name__
                     raise self._refused(place, f"has a key that is a {kind}; JSON's are text")
                 self._check_text(key, place)

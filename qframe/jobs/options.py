@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from qframe.contracts.queue import LARGEST_BOUND
 from qframe.contracts.status import MOST_LINES
@@ -16,6 +16,7 @@ from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs import groups
 from qframe.jobs.chunk import Chunk
 from qframe.jobs.exponential import Exponential
+from qframe.jobs.typed import MYPY
 from qframe.jobs.uniqueness import DEFAULT_FOR, OnceRule, UniqueRule
 from qframe.payload import timing
 from qframe.payload.text import nearest, one_line, queue_name
@@ -28,6 +29,19 @@ Deadline = Seconds | timedelta | datetime | Callable[..., Seconds | timedelta | 
 
 Middleware = Callable[..., Any]
 """Called in a job's place, with the job and `call_next` (`qframe.middleware`)."""
+Middlewares = Sequence[Middleware] | Callable[..., Iterable[Middleware] | None]
+Identity = str | int | Callable[..., str | int]
+Tags = Sequence[str] | Callable[..., Sequence[str]]
+
+T = TypeVar("T")
+
+
+class OrMethod(Generic[T]):
+    """To type checkers: an option that a class sets to a value, or defines as a method."""
+
+    def __get__(self, job: object, owner: object) -> T:
+        """Return its value, or the method."""
+        raise NotImplementedError
 
 
 class Options:
@@ -39,28 +53,41 @@ class Options:
     priority: ClassVar[int | None] = None
     tries: ClassVar[int | None] = None
     max_exceptions: ClassVar[int | None] = None
-    backoff: ClassVar[Backoff | None] = None
     timeout: ClassVar[Seconds | None] = None
     concurrency: ClassVar[int | None] = None
     fail_on_timeout: ClassVar[bool] = False
-    retry_until: ClassVar[Deadline | None] = None
     expires: ClassVar[Seconds | timedelta | datetime | None] = None
     track: ClassVar[bool | Seconds | timedelta] = False
     keep_log: ClassVar[int] = 0
     unique: ClassVar[bool] = False
-    unique_id: ClassVar[str | int | Callable[..., str | int] | None] = None
     unique_for: ClassVar[Seconds | timedelta] = DEFAULT_FOR
     unique_until: ClassVar[Literal["handled", "started"]] = "handled"
     debounce: ClassVar[Seconds | timedelta | None] = None
     once: ClassVar[Seconds | timedelta | None] = None
     chunk: ClassVar[Chunk | None] = None
-    group: ClassVar[str | Callable[..., str] | None] = None
     encrypted: ClassVar[bool] = False
     give_back: ClassVar[bool] = False
     job_name: ClassVar[str | None] = None
-    display_name: ClassVar[str | Callable[..., str] | None] = None
-    tags: ClassVar[Sequence[str] | Callable[..., Sequence[str]]] = ()
-    middleware: ClassVar[Sequence[Middleware] | Callable[..., Iterable[Middleware] | None]] = ()
+
+    # What may also be a method. Declared with its type, a method in its place would be an error to
+    # pyright, since it is no ClassVar, and to ty, since one could write to it. So it is told to
+    # each of them in the one way that it accepts; mypy alone checks all types.
+    if MYPY or not TYPE_CHECKING:
+        backoff: ClassVar = cast("Backoff | None", None)
+        retry_until: ClassVar = cast("Deadline | None", None)
+        unique_id: ClassVar = cast("Identity | None", None)
+        group: ClassVar = cast("str | Callable[..., str] | None", None)
+        display_name: ClassVar = cast("str | Callable[..., str] | None", None)
+        tags: ClassVar = cast("Tags", ())
+        middleware: ClassVar = cast("Middlewares", ())
+    else:
+        backoff = OrMethod["Backoff | None"]()
+        retry_until = OrMethod["Deadline | None"]()
+        unique_id = OrMethod["Identity | None"]()
+        group = OrMethod["str | Callable[..., str] | None"]()
+        display_name = OrMethod["str | Callable[..., str] | None"]()
+        tags = OrMethod["Tags"]()
+        middleware = OrMethod["Middlewares"]()
 
     fixed_name: ClassVar[str] = ""
     """The name on the wire, if it is known beforehand."""

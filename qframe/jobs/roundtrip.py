@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from qframe.contracts.identity import JobId
 from qframe.payload.schemas import parts_of
 from qframe.payload.secret import Secret
 from qframe.payload.text import one_line
@@ -26,6 +27,7 @@ def plain(value: object) -> bool:
     return (
         kind is int
         or kind is str
+        or kind is JobId
         or kind is bool
         or value is None
         or (kind is float and math.isfinite(value))  # type: ignore[arg-type] # it is a float
@@ -38,7 +40,8 @@ SCALARS = {int, str, bool}
 def same(sent: object, back: object) -> bool:
     """Whether both are equal, including types."""
     if type(sent) is not type(back):
-        return type(sent) is int and isinstance(back, float) and sent == back
+        is_number = type(sent) is int and isinstance(back, float)
+        return (is_number or type(sent) is JobId) and sent == back
     if type(sent) in SCALARS:
         return sent == back
     if isinstance(sent, dict) and isinstance(back, dict):

@@ -6,12 +6,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from qframe import manager
 from qframe.contracts.history import History
+from qframe.contracts.identity import R_co
 from qframe.contracts.status import State
 from qframe.contracts.step import Push, Reservation, Step
 from qframe.dispatch import calls
@@ -28,6 +29,7 @@ from qframe.features.context import Context
 from qframe.features.reserved import ReservedJob
 from qframe.features.steps import JobSteps, check_name
 from qframe.jobs import execution
+from qframe.jobs.typed import Handles
 from qframe.payload import envelope, timing, tracebacks
 from qframe.payload.envelope import Envelope
 from qframe.payload.secret import SHOWN, TRAVELS, revealed
@@ -44,13 +46,15 @@ from qframe.worker.signals import Signals
 if TYPE_CHECKING:
     from qframe.payload.timing import When
 
+R = TypeVar("R")
+
 _PASSED = 60.0
 __tracebackhide__ = True
 """pytest shows a failed assertion in the test, not in here."""
 
 
 def run(  # noqa: PLR0913 (one for each thing that a job finds)
-    job: Queueable,
+    job: Handles[R],
     *,
     attempts: int = 1,
     releases: int = 0,
@@ -60,7 +64,7 @@ def run(  # noqa: PLR0913 (one for each thing that a job finds)
     previous: object = None,
     steps: Mapping[str, object] | None = None,
     events: Mapping[str, object] | None = None,
-) -> Ran:
+) -> Ran[R]:
     """Runs one job here, once, and returns the result; nothing it does reaches a backend.
 
     The job is made from its payload, as a worker makes it, and so is not the object given here.
@@ -135,14 +139,14 @@ class _JobUnderTest:
     def send_event(self, name: str, value: object) -> None:
         calls.run(send_on(self._connection, self._uuid, check_name(name), encoded(name, value)))
 
-    def resume(self, after: float) -> Ran:
+    def resume(self, after: float) -> Ran[Any]:
         self._connection.backend.timing.skew += after
         found, _ = self._connection.backend.reserve([self._queue])
         if not found:
             raise AssertionError(f"the job does not go on after {after:g} s")
         return self.run(_Reserved(self._connection.context, found[0]))
 
-    def run(self, reserved: _Reserved) -> Ran:
+    def run(self, reserved: _Reserved) -> Ran[Any]:
         with Signals(handled=False) as signals:
             registry = manager.default().registry
             runner = Runner(self._connection, registry, WorkerOptions(), signals)
@@ -158,7 +162,7 @@ class _JobUnderTest:
         return ran
 
 
-class Ran:
+class Ran(Generic[R_co]):
     """The result of one attempt, and assertions on it: what `run` returns.
 
     An assertion that does not hold raises `AssertionError`, caused by what the job raised.
@@ -178,7 +182,7 @@ class Ran:
         """Seconds until a job goes on that sleeps, or waits for an event at the longest."""
         self.waits_for = end.event
         """The name of the event that it waits for; ""."""
-        self.result = attempt.report.result
+        self.result: R_co = attempt.report.result
         """What `handle` returned."""
         self.error = None if end.suspended else reserved.failed_with or attempt.report.error
         """What the job raised, or failed itself with."""
@@ -266,7 +270,7 @@ class Ran:
 
     def resume(
         self, after: float | timedelta | None = None, events: Mapping[str, object] | None = None
-    ) -> Ran:
+    ) -> Ran[R_co]:
         """Runs the next attempt of a job that sleeps or waits, and returns its result.
 
         `events` are sent before. `after` (seconds, or a timedelta) moves the time of this run;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,7 +71,7 @@ class Part(Queueable):
 
 
 class Takes(Queueable):
-    values: list[int | None]
+    values: Sequence[int | None]
     lists: list[list[int]] = []  # noqa: RUF012 (each job gets its own)
 
     def handle(self) -> None:
@@ -317,7 +317,7 @@ def test_a_map_that_continues_leaves_out_what_failed(queues: Callable[[], QueueM
 
 
 class TakesOrNone(Queueable):
-    values: list[int | None] | None
+    values: Sequence[int | None] | None
 
     def handle(self) -> None:
         SEEN[-1] = self.values

@@ -18,6 +18,7 @@ from qframe import (
     PendingDispatch,
     Queueable,
     QueueManager,
+    Secret,
     Unsupported,
     bulk,
     connection,
@@ -264,7 +265,7 @@ class TestAsInProduction:
             with pytest.raises(PayloadTooLarge):
                 SendWelcome.dispatch(user_id=1, text="x" * 500)
             with pytest.raises(InvalidJob):
-                SendWelcome.dispatch(user_id="x")
+                SendWelcome.dispatch(user_id="x")  # type: ignore[arg-type]
             with pytest.raises(InvalidQueueName):
                 SendWelcome.dispatch(user_id=1).on_queue("a b")
             with pytest.raises(InvalidJob):
@@ -406,7 +407,7 @@ class TestMessages:
     def test_secrets_are_not_told(self) -> None:
         manager.use(QueueManager({"encryption_keys": ["k" * 43 + "="]}))
         with fake() as queued:
-            Login.dispatch(user="ann", password="s3same")
+            Login.dispatch(user="ann", password=Secret("s3same"))
             Hidden.dispatch(card="s3same")
         told = words(queued.assert_nothing_dispatched)
         assert "Login(user='ann', password=Secret('**********'))" in told

@@ -1,47 +1,153 @@
-"""Runs mypy on the modules beside this one: what they mark as an error must be one.
+"""Runs mypy, pyright and ty on the modules beside this one, as a user's program has them.
 
-Each expected error is a `# type: ignore[code]`; one that is not needed is an error itself.
+`accepted.py` is without an error, and its `# shown:` lines show what they say. In `refused.py` the
+lines with `# error` are errors, and no others; so they are in the code of docs/features/typing.md.
+It is pyright as basedpyright packs it, with its
+node: nothing is downloaded.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.pages import docs_page
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-MARK = "  # type: ignore"
+PYTHON = sys.executable
+BIN = Path(PYTHON).parent
+WRITTEN = [HERE / "accepted.py", HERE / "refused.py"]
+CHECKERS = ("mypy", "pyright", "ty")
+MARK = re.compile(r"# error(?: \(not (?P<but>[a-z, ]+): .+\))?$")
+SHOWN = "  # shown: "
+
+Found = dict[tuple[str, int], list[str]]
+"""What is told of each line, by file and number."""
 
 
-def mypy(cache: Path, *files: Path) -> subprocess.CompletedProcess[str]:
-    options = ["--strict", "--warn-unused-ignores", "--config-file", "pyproject.toml"]
-    return subprocess.run(
-        [sys.executable, "-m", "mypy", *options, "--cache-dir", cache, *files],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
+class Told:
+    """What a checker says of the files."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.errors: Found = {}
+        self.notes: Found = {}
+
+    def add(self, path: str, line: int, *, is_error: bool, text: str) -> None:
+        told = self.errors if is_error else self.notes
+        told.setdefault((Path(path).name, line), []).append(text)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The files, with one of the code of the page."""
+    page = tmp_path_factory.mktemp("docs") / "page.py"
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", docs_page("typing.md").read_text(), re.MULTILINE | re.DOTALL
     )
+    page.write_text("\n".join(blocks))
+    return [*WRITTEN, page]
 
 
-@pytest.mark.timeout(300)  # without a cache, all of pydantic is read
-def test_mypy_sees_what_a_user_would_want_it_to_see(
-    pytestconfig: pytest.Config, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def told(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, files: list[Path]
+) -> dict[str, Told]:
+    """Run each checker once over all files, side by side."""
     cache = pytestconfig.rootpath / ".mypy_cache" / "tests"
-    checked = mypy(cache, *sorted(HERE.glob("declares_*.py")))
-    assert checked.returncode == 0, checked.stdout
+    project = tmp_path_factory.mktemp("pyright")
+    settings = {
+        "include": [*map(str, files)],
+        "typeCheckingMode": "standard",
+        "extraPaths": [str(ROOT)],
+        "reportUnnecessaryTypeIgnoreComment": "error",
+    }
+    (project / "pyrightconfig.json").write_text(json.dumps(settings))
+    running = {
+        name: subprocess.Popen(
+            [*map(str, command), *map(str, files if name != "pyright" else ())],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for name, command in {
+            "mypy": [PYTHON, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", cache],
+            "pyright": [
+                BIN / "basedpyright",
+                "-p",
+                project,
+                "--pythonpath",
+                PYTHON,
+                "--outputjson",
+            ],
+            "ty": [BIN / "ty", "check", "--python", sys.prefix, "--output-format", "concise"],
+        }.items()
+    }
+    found = {}
+    for name, process in running.items():
+        out, errors = process.communicate()
+        assert process.returncode == 1, (name, out, errors)  # it found errors, and did not break
+        found[name] = Told(name)
+        for path, line, is_error, text in (_of_json if name == "pyright" else _of_lines)(out):
+            found[name].add(path, line, is_error=is_error, text=text)
+    return found
 
-    # Without its marks, each marked line is an error: the marks are not there in vain.
-    lines = (HERE / "declares_wrongly.py").read_text().splitlines()
-    bare = tmp_path / "bare.py"
-    bare.write_text("\n".join(line.partition(MARK)[0] for line in lines))
-    found = [
-        line.split(":") for line in mypy(cache, bare).stdout.splitlines() if ": error:" in line
-    ]
-    wrong = {int(place) for _, place, *_ in found}
-    assert wrong == {number for number, line in enumerate(lines, 1) if MARK in line}
-    assert len(wrong) > 20
+
+def _of_json(out: str) -> Iterator[tuple[str, int, bool, str]]:
+    for each in json.loads(out)["generalDiagnostics"]:
+        line = each["range"]["start"]["line"] + 1
+        yield each["file"], line, each["severity"] == "error", each["message"]
+
+
+def _of_lines(out: str) -> Iterator[tuple[str, int, bool, str]]:
+    for path, line, text in re.findall(r"^(\S+?\.py):(\d+):(?:\d+:)? (.*)$", out, re.MULTILINE):
+        yield path, int(line), text.startswith("error"), text
+
+
+def expected(path: Path, checker: str) -> set[tuple[str, int]]:
+    """The lines of which a checker is to complain."""
+    marks = {}
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if "# error" in line:
+            mark = MARK.search(line)
+            assert mark is not None, f"{path.name}:{number}: {line}"
+            marks[path.name, number] = (mark["but"] or "").split(", ")
+            assert {*marks[path.name, number]} <= {"", *CHECKERS}
+    return {place for place, but in marks.items() if checker not in but}
+
+
+@pytest.mark.timeout(300)  # without a cache, mypy reads all of pydantic
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_what_is_wrong_is_an_error_and_nothing_else(
+    told: dict[str, Told], files: list[Path], checker: str
+) -> None:
+    errors = told[checker].errors
+    wanted = {place for path in files for place in expected(path, checker)}
+    assert errors.keys() - wanted == set(), {
+        place: errors[place] for place in sorted(errors.keys() - wanted)
+    }
+    assert wanted - errors.keys() == set()
+    assert len(wanted) > 60
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_an_editor_shows_the_fields_of_a_job_and_what_it_returns(
+    told: dict[str, Told], checker: str
+) -> None:
+    shown = told[checker].notes
+    lines = (HERE / "accepted.py").read_text().splitlines()
+    parts = {number: line for number, line in enumerate(lines, 1) if SHOWN in line}
+    assert len(parts) > 4
+    for number, line in parts.items():
+        text = re.sub(r"[\w.]+\.(?=[A-Z])", "", " ".join(shown["accepted.py", number]))
+        missing = [part for part in line.partition(SHOWN)[2].split(" | ") if part not in text]
+        assert not missing, text
