@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from qframe.config.values import AtOnce, Section
+from qframe.config.values import AtOnce, Int, QueuePattern, Seconds, Section
 from qframe.payload import encryption
 
 _SHORTEST_KEY = 16
@@ -59,6 +59,12 @@ def _rate(text: str) -> str:
     return text
 
 
+def per_second(rate: str) -> float:
+    """Return a rate like `500/m` as a number a second."""
+    number, unit = rate.split("/")
+    return float(number) / _UNITS[unit]
+
+
 class GroupSettings(Section):
     """How the groups of a queue take turns; for each queue that the pattern matches.
 
@@ -93,10 +99,7 @@ class GroupSettings(Section):
     @property
     def per_second(self) -> float:
         """How many jobs of a group start in a second; 0 if that is not limited."""
-        if self.rate is None:
-            return 0.0
-        number, unit = self.rate.split("/")
-        return float(number) / _UNITS[unit]
+        return 0.0 if self.rate is None else per_second(self.rate)
 
 
 class OutboxSettings(Section):
@@ -135,13 +138,36 @@ class ScheduleSettings(Section):
     app: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,40}$")] = ""
 
 
+_Token = Annotated[SecretStr, Field(min_length=_SHORTEST_KEY)]
+
+
+class DispatchSettings(Section):
+    """What other programs may dispatch, by `POST /api/v1/jobs` of the web view.
+
+    `jobs` are the names of the allowed classes. Each of `tokens`, by the name of its program, may
+    dispatch them, and nothing else. A request may choose a queue that matches `queues`, a
+    connection of `connections`, and a delay up to `max_delay` seconds. It has up to `max_bytes`,
+    and each visitor makes up to `rate` of them (like `100/s` or `500/m`).
+    """
+
+    jobs: list[str] = []
+    tokens: dict[str, _Token] = {}
+    queues: list[QueuePattern] = []
+    connections: list[str] = []
+    max_delay: Seconds = 30 * 86400
+    max_bytes: Annotated[Int, Field(ge=1, le=100_000_000)] = 200_000
+    rate: Annotated[str, AfterValidator(_rate)] = "100/s"
+
+
 class WebSettings(Section):
     """Access to `qframe web`: by `password`, or by `token` in `Authorization: Bearer`.
 
-    `access` is what visitors may do: `read`, `act`, or the names of actions. Without password and
-    token, only this machine has access.
+    `access` is what visitors may do: `read`, `act`, `dispatch`, or the names of actions. Without
+    any password or token, only this machine has access. `dispatch` is what other programs may
+    dispatch.
     """
 
     password: Annotated[SecretStr | None, Field(min_length=8)] = None
     token: Annotated[SecretStr | None, Field(min_length=16)] = None
-    access: Literal["read", "act"] | list[str] = "act"
+    access: Literal["read", "act", "dispatch"] | list[str] = "act"
+    dispatch: DispatchSettings = DispatchSettings()

@@ -15,7 +15,7 @@ from qframe.console.numbers import whole
 from qframe.console.options import Config
 from qframe.console.place import print_configuration
 from qframe.console.text import say
-from qframe.exceptions import ConfigurationError
+from qframe.exceptions import ConfigurationError, UnknownJob
 from qframe.manager import QueueManager
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ def web(
     granted(access)  # raises for an unknown action
     guards = _passwords(queues)
     _check(host, bool(guards))
+    _check_jobs(queues)
     if guards:
-        page = app(queues, Passwords(*guards, access), challenge=True)
+        programs = {} if read_only else _programs(queues)
+        page = app(queues, Passwords(*guards, access, programs), challenge=True)
     else:
         page = app(queues, lambda _: Visitor("somebody on this machine", access), local=True)
     _serve(queues, page, host, port, "web")
@@ -85,7 +87,22 @@ def _passwords(queues: QueueManager) -> tuple[str | None, str | None] | None:
         None if each is None else each.get_secret_value()
         for each in (settings.password, settings.token)
     )
-    return (password, token) if password or token else None
+    return (password, token) if password or token or settings.dispatch.tokens else None
+
+
+def _programs(queues: QueueManager) -> dict[str, str]:
+    """Returns the tokens of programs that may dispatch."""
+    tokens = queues.settings.web.dispatch.tokens
+    return {name: token.get_secret_value() for name, token in tokens.items()}
+
+
+def _check_jobs(queues: QueueManager) -> None:
+    """Raises `ConfigurationError` for an allowed job that is not there."""
+    for name in queues.settings.web.dispatch.jobs:
+        try:
+            queues.registry.find(name)
+        except UnknownJob as error:
+            raise ConfigurationError(f"web.dispatch.jobs: {error}") from None
 
 
 def _check(host: str, guarded: bool) -> None:

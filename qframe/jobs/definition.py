@@ -36,6 +36,7 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from qframe.contracts.durable import Durable, DurableSteps
@@ -423,6 +424,31 @@ class JobDefinition(Options, Durable, Returns):
         return job
 
     @classmethod
+    def from_request(cls, data: dict[str, Any]) -> Self:
+        """Make the job from what another program gives for its fields.
+
+        Raises pydantic's `ValidationError`, also for unknown keys; without values if the class has
+        secrets or is encrypted.
+        """
+        if cls._incomplete:
+            cls._complete()
+            cls._check_complete(InvalidArguments)
+        try:
+            return cls._validated(data)
+        except ValidationError as error:
+            raise (without_values(error) if cls._hides() else error) from None
+
+    @classmethod
+    def schema_of_fields(cls, ref_template: str) -> dict[str, Any]:
+        """Return the JSON schema of the fields, with references to `$defs` by `ref_template`.
+
+        Raises pydantic's `PydanticInvalidForJsonSchema` for a field that has none.
+        """
+        return cls._adapter.json_schema(
+            by_alias=False, ref_template=ref_template, schema_generator=_QuietSchema
+        )
+
+    @classmethod
     def _with_other_empties(cls, data: dict[str, Any], error: ValidationError) -> Self:
         other = with_other_empties(data, error)
         if other is not None:
@@ -476,6 +502,12 @@ JobDefinition._base = JobDefinition  # noqa: SLF001 (its own)
 
 P = ParamSpec("P")
 J = TypeVar("J")
+
+
+class _QuietSchema(GenerateJsonSchema):
+    """Leaves out defaults that are no JSON, without a warning."""
+
+    ignored_warning_kinds = {"non-serializable-default", "skipped-choice"}  # noqa: RUF012 (pydantic's own, of the instance)
 
 
 def made(job_class: Callable[P, J], /, *args: P.args, **fields: P.kwargs) -> J:

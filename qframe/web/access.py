@@ -9,7 +9,7 @@ import hmac
 import inspect
 import ipaddress
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -21,8 +21,11 @@ from qframe.exceptions import ConfigurationError
 from qframe.operations.actions import ACTIONS
 from qframe.payload.text import nearest, one_line
 
-Access: TypeAlias = Literal["none", "read", "act"] | Collection[str]
-"""`none`, `read`, `act` (everything), or the names of the allowed actions."""
+Access: TypeAlias = Literal["none", "read", "act", "dispatch"] | Collection[str]
+"""`none`, `read`, `act` (everything), `dispatch` (nothing else), or the names of allowed actions,
+of which `dispatch` is one.
+"""
+DISPATCH = "dispatch"
 
 
 class Visitor(NamedTuple):
@@ -56,6 +59,7 @@ class Grant:
         return action in self.actions
 
 
+_EVERYTHING = frozenset({*ACTIONS, DISPATCH})
 NOBODY = Grant("", reads=False, actions=frozenset())
 
 
@@ -67,16 +71,19 @@ def granted(answer: Answer) -> Grant:
     if access is None or access == "none":
         return NOBODY
     if access in ("read", "act"):
-        return Grant(who, reads=True, actions=frozenset(ACTIONS if access == "act" else ()))
+        return Grant(who, reads=True, actions=_EVERYTHING if access == "act" else frozenset())
+    if access == DISPATCH:
+        return Grant(who, reads=False, actions=frozenset({DISPATCH}))
     if isinstance(access, str) or not isinstance(access, Collection):
         raise ConfigurationError(
-            f"authorize gave {one_line(repr(access), 60)}; it is none, read, act, or actions"
+            f"authorize gave {one_line(repr(access), 60)}; it is none, read, act, dispatch, or "
+            "actions"
         )
     for name in access:
-        if name not in ACTIONS:
+        if name not in _EVERYTHING:
             raise ConfigurationError(
                 f"authorize: there is no action {one_line(str(name), 60)!r}"
-                f"{nearest(str(name), ACTIONS)}"
+                f"{nearest(str(name), _EVERYTHING)}"
             )
     return Grant(who, reads=True, actions=frozenset(access))
 
@@ -101,6 +108,8 @@ class LockedOut(Exception):
 class Passwords:
     """HTTP's basic authentication by a password, bearer's by a token; each may be absent.
 
+    `tokens`, by the name of a program, may dispatch and nothing else.
+
     Comparisons take the same time for any input. After five wrong ones an address has to wait for
     ten seconds, and twice as long after each further one, up to a quarter of an hour; meanwhile its
     passwords are not checked. Passwords and tokens are counted apart. The right token is accepted
@@ -108,9 +117,16 @@ class Passwords:
     another behind the same proxy.
     """
 
-    def __init__(self, password: str | None, token: str | None, access: Access) -> None:
+    def __init__(
+        self,
+        password: str | None,
+        token: str | None,
+        access: Access,
+        tokens: Mapping[str, str] | None = None,
+    ) -> None:
         self._password = password
         self._token = token
+        self._tokens = dict(tokens or {})
         self._access = access
         self._wrong: dict[str, tuple[int, float]] = {}
         self._lock = forks.lock()
@@ -125,6 +141,8 @@ class Passwords:
         if kind.lower() == "bearer":
             if _same(value.strip(), self._token):
                 return Visitor(f"the bearer of the token at {address}", self._access)
+            if programs := [each for each in self._tokens.items() if _same(value.strip(), each[1])]:
+                return Visitor(f"the program {programs[0][0]}", DISPATCH)
             with self._lock:
                 self._check(guesser := f"token {network}")
                 self._note(guesser)

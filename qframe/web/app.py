@@ -28,15 +28,17 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from qframe import forks
 from qframe import manager as managers
 from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
 from qframe.operations.actions import ACTIONS, Wanted, perform
 from qframe.operations.board import Board
 from qframe.payload.text import one_line
-from qframe.web import api, confirm, pages, prometheus, rendering
-from qframe.web.access import Authorize, Grant
-from qframe.web.errors import TITLES, NotAllowed, NotThere, described
+from qframe.web import api, confirm, dispatch_document, pages, prometheus, rendering
+from qframe.web.access import DISPATCH, Authorize, Grant
+from qframe.web.dispatching import JobPort, Refused
+from qframe.web.errors import TITLES, NotAllowed, NotThere, described, problem
 from qframe.web.guard import Guard, grant_of
 from qframe.web.pages import route_of
 from qframe.web.rendering import PageView, Query, own_path
@@ -67,9 +69,10 @@ def app(
     """Returns the web view as an ASGI application, to run or to mount.
 
     `manager` holds the connections; by default it is the process's own. `authorize(request)`
-    returns what the sender of a request may do: `"none"`, `"read"`, `"act"`, or the names of
-    actions (`{"retry", "pause"}`); or a `Visitor(name, access)`, whose name the log has. It may be
-    `async`. Without `authorize` every request is refused.
+    returns what the sender of a request may do: `"none"`, `"read"`, `"act"`, `"dispatch"` (by
+    `POST /api/v1/jobs`, nothing else), or the names of actions (`{"retry", "pause"}`); or a
+    `Visitor(name, access)`, whose name the log has. It may be `async`. Without `authorize` every
+    request is refused.
 
     With `live=False` open pages do not renew themselves. `challenge` answers 401, so that a browser
     asks for a password; `local` refuses a `Host` that is no loopback name.
@@ -99,7 +102,10 @@ class _Web:
         self._manager = manager
         self._live = live
         self._board: Board | None = None
+        self._jobs: JobPort | None = None
+        self._making = forks.lock()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-web")
+        self._dispatching = ThreadPoolExecutor(_THREADS, thread_name_prefix="qframe-dispatch")
         folder = files("qframe.web") / "static"
         self._static = {name: (folder / name).read_bytes() for name in _STATIC}
         self._version = hashlib.sha256(b"".join(self._static.values())).hexdigest()[:12]
@@ -115,6 +121,7 @@ class _Web:
             Route("/actions/{action}", self._act, methods=["POST"]),
             Route("/api/v1/actions/{action}", self._act_api, methods=["POST"]),
             Route("/api/v1/openapi.json", self._openapi),
+            Route("/api/v1/jobs", self._dispatch, methods=["POST"]),
             *(
                 Route(f"/api{route_of(path)}", partial(self._answer, endpoint))
                 for path, endpoint in api.ENDPOINTS.items()
@@ -161,7 +168,10 @@ class _Web:
 
     async def _run(self, act: Callable[[], T]) -> T:
         """Runs what waits for a backend, in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, act)
+        return await self._in_thread(self._pool, act)
+
+    async def _in_thread(self, pool: ThreadPoolExecutor, act: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, act)
 
     async def _health(self, _request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -238,7 +248,36 @@ class _Web:
         return JSONResponse(answer.model_dump(mode="json"))
 
     async def _openapi(self, _request: Request) -> Response:
-        return JSONResponse(api.document())
+        return JSONResponse(await self._run(lambda: dispatch_document.whole(self._port())))
+
+    async def _dispatch(self, request: Request) -> Response:
+        """Dispatches a job for another program, and answers problems as such."""
+        grant = grant_of(request)
+        try:
+            if not grant.allows(DISPATCH):
+                raise Refused(403, "you may not dispatch")
+            if not request.headers.get("authorization", "").lower().startswith("bearer "):
+                raise Refused(403, "jobs are dispatched with a token: Authorization: Bearer ...")
+            port = await self._run(self._port)
+            port.check_rate(grant.who)
+            body = await _body(request, port.settings.max_bytes)
+            key = request.headers.get("idempotency-key")
+            done = await self._in_thread(self._dispatching, lambda: port.dispatch(body, key))
+        except Refused as refused:
+            return refused.answer
+        except HTTPException as error:
+            return problem(error.status_code, error.detail)
+        root = request.scope.get("root_path", "")
+        headers = {"Location": f"{root}/api/v1/jobs/{quote(done.id, safe='')}"}
+        if done.duplicate:
+            headers["Idempotent-Replayed"] = "true"
+        return JSONResponse(done.model_dump(), 201, headers)
+
+    def _port(self) -> JobPort:
+        with self._making:
+            if self._jobs is None:
+                self._jobs = JobPort(self._manager or managers.default())
+            return self._jobs
 
     async def _metrics(self, _request: Request) -> Response:
         text = await self._run(lambda: prometheus.exposition(self._see()))
@@ -295,14 +334,14 @@ def _wanted(items: list[tuple[str, str]]) -> Wanted:
     return Wanted.model_validate(given)
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, longest: int = _LONGEST_BODY) -> bytes:
     """Reads a body of limited size within limited time."""
     body = b""
     try:
         async with asyncio.timeout(_BODY_WITHIN):
             async for part in request.stream():
                 body += part
-                if len(body) > _LONGEST_BODY:
+                if len(body) > longest:
                     raise HTTPException(413)
     except TimeoutError:
         raise HTTPException(408) from None

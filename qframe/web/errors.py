@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
 from pydantic import ValidationError
+from starlette.responses import JSONResponse
 
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.payload.text import one_line
@@ -32,6 +37,24 @@ def described(error: Exception) -> tuple[int, str]:
         return 422, _first_of(error)
     codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
     return next(codes, 422), str(error)
+
+
+def problem(
+    code: int,
+    detail: str,
+    errors: Sequence[Mapping[str, Any]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """Returns an answer to a program, as RFC 9457 says; `errors` are pydantic's."""
+    said: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(code).phrase,
+        "status": code,
+        "detail": detail,
+    }
+    if errors:
+        said["errors"] = list(errors)
+    return JSONResponse(said, code, headers, "application/problem+json")
 
 
 def _first_of(error: ValidationError) -> str:

@@ -13,7 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qframe.exceptions import ConfigurationError
-from qframe.web.access import NOBODY, Authorize, Grant, LockedOut, asked
+from qframe.web.access import DISPATCH, NOBODY, Authorize, Grant, LockedOut, asked
+from qframe.web.errors import problem
 
 log = logging.getLogger("qframe")
 
@@ -21,13 +22,16 @@ _ASK = {"WWW-Authenticate": 'Basic realm="qframe", charset="UTF-8"'}
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _OPEN = {"/healthz"}
 """Answered to everybody: that the page runs, and nothing else."""
+_DISPATCHING = ("POST", "/api/v1/jobs")
+_FOR_DISPATCHERS = {_DISPATCHING, ("GET", "/api/v1/openapi.json")}
+"""All that is open to who may dispatch and nothing else."""
 
 
 class Guard:
     """Lets a request through to the page, or answers it.
 
     - `authorize` returns the visitor and what they may do; without access to read, the answer is
-      401 or 403.
+      401 or 403, except that who may dispatch does so.
     - A request that changes something must come from the page itself: `Sec-Fetch-Site:
       same-origin`, or, from a browser that does not send it, an `Origin` that is this host. A
       request with a token in `Authorization: Bearer` comes from no misled browser, and needs
@@ -59,6 +63,11 @@ class Guard:
             await send(message)
 
         refusal = await self._refusal(request, scope, nonce)
+        if refusal is not None and _asks(request, scope) == _DISPATCHING:
+            text = bytes(refusal.body).decode().strip()
+            kept = ("www-authenticate", "retry-after")
+            headers = {key: value for key, value in refusal.headers.items() if key in kept}
+            refusal = problem(refusal.status_code, text, headers=headers)
         await (refusal or self._app)(scope, receive, with_headers)
 
     async def _refusal(self, request: Request, scope: Scope, nonce: str) -> Response | None:
@@ -74,10 +83,11 @@ class Guard:
         except ConfigurationError as error:
             log.error("%s", error)  # noqa: TRY400 (the message names the mistake)
             grant = NOBODY
-        if not grant.reads:
+        may_dispatch = grant.allows(DISPATCH) and _asks(request, scope) in _FOR_DISPATCHERS
+        if not (grant.reads or may_dispatch):
             return (
                 _answer("a password or token is required", 401, _ASK)
-                if self._challenge
+                if self._challenge and grant is NOBODY
                 else _answer("forbidden", 403)
             )
         if "\0" in scope["path"]:
@@ -137,6 +147,10 @@ def _name(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()
+
+
+def _asks(request: Request, scope: Scope) -> tuple[str, str]:
+    return request.method, _path(scope)
 
 
 def _path(scope: Scope) -> str:

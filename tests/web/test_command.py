@@ -195,6 +195,23 @@ def test_metrics_has_one_page_alone(plain: Project) -> None:
     assert page.stop() == 0
 
 
+def test_another_program_dispatches_and_a_worker_runs_it(plain: Project) -> None:
+    plain.configure('[web.dispatch]\njobs = ["jobs.Nothing"]', driver="database")
+    said = plain.qframe("web", "--port", 0)
+    assert (said.code, "web.dispatch.jobs: jobs.Nothing" in said.one_line()) == (2, True)
+    allowed = '[web.dispatch]\njobs = ["jobs.Quick"]\ntokens = {shop = "a-long-token-of-a-shop"}'
+    plain.configure(allowed, driver="database")
+    page = plain.start("web", "--host", "0.0.0.0", "--port", 0)
+    address = address_of(page).replace("0.0.0.0", "127.0.0.1")
+    token = {"Authorization": "Bearer a-long-token-of-a-shop", "Idempotency-Key": "1"}
+    for _ in range(2):
+        said = httpx2.post(f"{address}/api/v1/jobs", json={"job": "jobs.Quick"}, headers=token)
+        assert said.status_code == 201
+    assert httpx2.get(f"{address}/", headers=token).status_code == 403
+    page.stop()
+    assert plain.qframe("work", "--stop-when-empty").out.count("DONE") == 1
+
+
 def test_misuse_is_one_line(plain: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
