@@ -10,7 +10,7 @@ from pydantic import PydanticInvalidForJsonSchema
 from qframe.exceptions import UnknownJob
 from qframe.jobs.definition import JobDefinition
 from qframe.web import api
-from qframe.web.dispatching import Dispatched, JobPort
+from qframe.web.dispatching import DispatchedJob, JobPort
 
 _PROBLEM: dict[str, Any] = {
     "type": "object",
@@ -59,7 +59,7 @@ def whole(port: JobPort) -> dict[str, Any]:
         return document
     schemas = dict(document["components"]["schemas"])
     schemas["DispatchProblem"] = _PROBLEM
-    schemas["Dispatched"] = Dispatched.model_json_schema(mode="serialization")
+    schemas["DispatchedJob"] = DispatchedJob.model_json_schema(mode="serialization")
     names = [_request(port, each, schemas) for each in classes]
     references = {name: f"#/components/schemas/{name}" for name in names}
     operation = {
@@ -130,7 +130,7 @@ def _responses() -> dict[str, Any]:
     done: dict[str, Any] = {
         "description": "the job is queued, or was, with this key",
         "headers": {"Location": {"schema": {"type": "string"}}},
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Dispatched"}}},
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/DispatchedJob"}}},
     }
     reference = {"$ref": "#/components/schemas/DispatchProblem"}
     problems = {

@@ -59,7 +59,7 @@ class JobRequest(BaseModel):
     delay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
 
 
-class Dispatched(BaseModel):
+class DispatchedJob(BaseModel):
     """A job that was dispatched, or that had been, with the same `Idempotency-Key`."""
 
     id: str
@@ -85,7 +85,7 @@ class JobPort:
             seconds = {"Retry-After": f"{int(wait) + 1}"}
             raise Refused(429, f"more than {self.settings.rate}: wait {wait:.1f} s", (), seconds)
 
-    def dispatch(self, body: bytes, key: str | None) -> Dispatched:
+    def dispatch(self, body: bytes, key: str | None) -> DispatchedJob:
         """Dispatches the job in a request's body. Raises `Refused`."""
         try:
             return self._dispatch(_asked(body), None if key is None else _checked_key(key))
@@ -100,7 +100,7 @@ class JobPort:
         """Returns the allowed classes. Raises `UnknownJob`."""
         return [self._queues.registry.find(name) for name in dict.fromkeys(self.settings.jobs)]
 
-    def _dispatch(self, asked: JobRequest, key: str | None) -> Dispatched:
+    def _dispatch(self, asked: JobRequest, key: str | None) -> DispatchedJob:
         self._check(asked)
         try:
             job_class = self._queues.registry.find(asked.job)
@@ -119,7 +119,7 @@ class JobPort:
         identity = connection.push_envelope(
             job, made, queue, asked.delay or seconds_until(job.delay)
         )
-        return Dispatched(
+        return DispatchedJob(
             id=identity,
             job=asked.job,
             queue=queue,
