@@ -205,8 +205,8 @@ def test_another_program_dispatches_and_a_worker_runs_it(plain: Project) -> None
     address = address_of(page).replace("0.0.0.0", "127.0.0.1")
     token = {"Authorization": "Bearer a-long-token-of-a-shop", "Idempotency-Key": "1"}
     for _ in range(2):
-        said = httpx2.post(f"{address}/api/v1/jobs", json={"job": "jobs.Quick"}, headers=token)
-        assert said.status_code == 201
+        answer = httpx2.post(f"{address}/api/v1/jobs", json={"job": "jobs.Quick"}, headers=token)
+        assert answer.status_code == 201
     assert httpx2.get(f"{address}/", headers=token).status_code == 403
     page.stop()
     assert plain.qframe("work", "--stop-when-empty").out.count("DONE") == 1
