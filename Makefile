@@ -16,7 +16,7 @@ VENDORS := .venv/vendors/.ready
 TYPED  := $(wildcard qframe qframe_health.py tests examples benchmarks faults scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo quick affected test test-all test-other lint format typecheck bench faults screenshots services wheel clean
+.PHONY: help venv demo quick affected test test-all test-other lint format typecheck bench faults screenshots docs services wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +82,9 @@ faults: $(READY) ## Break servers and workers, count the jobs (faults/); ARGS="F
 
 screenshots: $(READY) ## Take those of docs/operate/web.md anew, from a shop that runs (needs Chromium)
 	@$(BIN)/python -m scripts.screenshots $(ARGS)
+
+docs: $(READY) ## Build the site into build/site/html; a broken link is an error
+	@$(BIN)/python -m scripts.site
 
 services: ## Install the servers that driver tests start for themselves (Debian, as root)
 	@sh scripts/services.sh
