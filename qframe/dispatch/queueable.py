@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar, dataclass_transform
+from typing import Any, ParamSpec, TypeVar, dataclass_transform, overload
 
 from pydantic import Field
 
@@ -12,10 +12,16 @@ from qframe.dispatch.batch import Batch, Caught, Previous, batch_of, caught_by, 
 from qframe.dispatch.chain import extend
 from qframe.dispatch.pending import PendingDispatch, dispatch, dispatch_sync
 from qframe.jobs.definition import JobDefinition, made
-from qframe.jobs.typed import Handles
+from qframe.jobs.typed import MYPY, Handles
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Unspecific = Callable[["Queueable"], Handles[R]]
+"""To mypy, a class that is known as a `type[SendWelcome]` only, whose fields it does not look at.
+
+No job class is called with a single argument, so this is no other class, and nothing to others.
+"""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(Field, dataclasses.field))
@@ -82,28 +88,84 @@ class Queueable(JobDefinition, base=True):
     # To a type checker, `cls` is what makes a job of the fields: so it knows them, and what
     # `handle` returns.
 
-    @classmethod
+    if MYPY:
+
+        @overload
+        @classmethod
+        def dispatch(
+            cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs
+        ) -> PendingDispatch[R]: ...
+
+        @overload
+        @classmethod
+        def dispatch(cls: Unspecific[R], **fields: Any) -> PendingDispatch[R]: ...  # noqa: ANN401 (its fields)
+
+    @classmethod  # type: ignore[misc] # the second signature has other variables
     def dispatch(
         cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs
     ) -> PendingDispatch[R]:
         """Make the job and dispatch it: `SendWelcome.dispatch(user_id=7).on_queue("high")`."""
         return dispatch(made(cls, *args, **fields))
 
-    @classmethod
+    if MYPY:
+
+        @overload
+        @classmethod
+        def dispatch_if(
+            cls: Callable[P, Handles[R]], condition: object, /, *args: P.args, **fields: P.kwargs
+        ) -> PendingDispatch[R] | None: ...
+
+        @overload
+        @classmethod
+        def dispatch_if(
+            cls: Unspecific[R],
+            condition: object,
+            /,
+            **fields: Any,  # noqa: ANN401 (its fields)
+        ) -> PendingDispatch[R] | None: ...
+
+    @classmethod  # type: ignore[misc] # the second signature has other variables
     def dispatch_if(
         cls: Callable[P, Handles[R]], condition: object, /, *args: P.args, **fields: P.kwargs
     ) -> PendingDispatch[R] | None:
         """Dispatch if `condition` is true. Returns None otherwise."""
         return dispatch(made(cls, *args, **fields)) if condition else None
 
-    @classmethod
+    if MYPY:
+
+        @overload
+        @classmethod
+        def dispatch_unless(
+            cls: Callable[P, Handles[R]], condition: object, /, *args: P.args, **fields: P.kwargs
+        ) -> PendingDispatch[R] | None: ...
+
+        @overload
+        @classmethod
+        def dispatch_unless(
+            cls: Unspecific[R],
+            condition: object,
+            /,
+            **fields: Any,  # noqa: ANN401 (its fields)
+        ) -> PendingDispatch[R] | None: ...
+
+    @classmethod  # type: ignore[misc] # the second signature has other variables
     def dispatch_unless(
         cls: Callable[P, Handles[R]], condition: object, /, *args: P.args, **fields: P.kwargs
     ) -> PendingDispatch[R] | None:
         """Dispatch unless `condition` is true. Returns None otherwise."""
         return None if condition else dispatch(made(cls, *args, **fields))
 
-    @classmethod
+    if MYPY:
+
+        @overload
+        @classmethod
+        def dispatch_sync(cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs) -> R: ...
+
+        @overload
+        @classmethod
+        def dispatch_sync(cls: Unspecific[R], **fields: Any) -> R: ...  # noqa: ANN401 (its fields)
+
+    @classmethod  # type: ignore[misc] # the second signature has other variables
     def dispatch_sync(cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs) -> R:
         """Run the job here and now. Returns the result of `handle`, or raises its exception."""
         return dispatch_sync(made(cls, *args, **fields))

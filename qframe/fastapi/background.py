@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, overload
 
 from qframe.dispatch.bulk import abulk
 from qframe.dispatch.function import QueueableFunction
 from qframe.dispatch.pending import check_job
+from qframe.dispatch.queueable import Unspecific
 from qframe.exceptions import InvalidJob
 from qframe.jobs.definition import JobDefinition, made
 from qframe.jobs.foreign import Foreign
+from qframe.jobs.typed import Handles
 from qframe.payload.text import one_line
+
+P = ParamSpec("P")
 
 
 class JobsOfRequest:
@@ -25,7 +29,21 @@ class JobsOfRequest:
     def __init__(self) -> None:
         self._jobs: list[Any] = []
 
-    def add_task(self, func: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 (as BackgroundTasks has it)
+    @overload
+    def add_task(
+        self,
+        func: QueueableFunction[P, Any, Any] | Callable[P, Handles[Any]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None: ...
+
+    @overload
+    def add_task(self, func: JobDefinition | Foreign) -> None: ...
+
+    @overload
+    def add_task(self, func: Unspecific[Any], **kwargs: Any) -> None: ...  # noqa: ANN401 (its fields)
+
+    def add_task(self, func: Any, *args: Any, **kwargs: Any) -> None:
         """Adds a call of a function under `@queueable`, a job class with its fields, or a job.
 
         Raises `InvalidJob` for arguments that do not fit, and for a function without `@queueable`:

@@ -158,7 +158,7 @@ def test_only_jobs_are_added() -> None:
         (len, (), "len is no job"),
     ]:
         with pytest.raises(InvalidJob) as caught:
-            jobs.add_task(func, *args)
+            jobs.add_task(func, *args)  # type: ignore[call-overload]
         assert text in str(caught.value)
     assert len(jobs) == 0
 

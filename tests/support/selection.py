@@ -20,7 +20,6 @@ django/test_projects.py::test_a_check_says_once_which_connection_cannot_be_used 
 django/test_projects.py::test_a_line_of_a_log_is_written_once
 django/test_suite.py::test_a_schedule_in_the_jobs_of_an_app
 django/test_suite.py::test_a_test_database_in_memory
-typing/test_typing.py::*
 web/browser/test_smoke.py::*
 web/test_api.py::test_a_fuzzer_finds_nothing_that_the_document_does_not_say
 web/test_command.py::test_one_worker_is_quieted_scaled_and_stopped

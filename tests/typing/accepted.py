@@ -48,6 +48,7 @@ from qframe import (
     queueable,
     wait_for,
 )
+from qframe.fastapi import JobsOfRequest
 from qframe.middleware import RateLimited
 from qframe.testing import run
 
@@ -319,6 +320,44 @@ def graph() -> None:
     assert_type(flow.add([Numbers(), Numbers()]).result, Any)
     assert_type(flow.add(chain([Numbers()])).result, Any)
     flow.add(batch([Numbers()]), after=[made])
+
+
+# -- a class that is in a variable ----------------------------------------------------------------
+
+
+class OfShop(Queueable):
+    shop: int
+
+    @classmethod
+    def start(cls, shop: int) -> str:
+        return cls.dispatch(shop=shop).send()
+
+    def again(self) -> str:
+        type(self).dispatch_if(self.shop, shop=self.shop)
+        return self.dispatch(shop=1).send()
+
+    def handle(self) -> int:
+        return self.shop
+
+
+def any_class(job: type[Queueable], fields: dict[str, Any]) -> str:
+    job.dispatch_sync(**fields)
+    return job.dispatch(**fields).on_queue("high").send()
+
+
+def any_of_them(job: type[OfShop]) -> str:
+    assert_type(job.dispatch_unless(False, shop=7), PendingDispatch[int] | None)
+    return OfShop(shop=7).dispatch(shop=8).send()
+
+
+async def with_a_request(jobs: JobsOfRequest, job: type[OfShop]) -> None:
+    jobs.add_task(OfShop, shop=7)
+    jobs.add_task(add, 1, b=2)
+    jobs.add_task(later, 1)
+    jobs.add_task(OfShop(shop=7))
+    jobs.add_task(add.job(1))
+    jobs.add_task(foreign("App\\Import"))
+    jobs.add_task(job, shop=7)
 
 
 def any_jobs(jobs: list[Queueable]) -> list[JobId]:

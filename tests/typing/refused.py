@@ -29,6 +29,7 @@ from qframe import (
     queueable,
     wait_for,
 )
+from qframe.fastapi import JobsOfRequest
 from qframe.testing import run
 
 
@@ -90,6 +91,15 @@ def graph(flow: Flow) -> None:
     flow.map(SendWelcome, over=total.result)  # error
     flow.add(SendWelcome)  # error (not ty: takes a class for a job)
     flow.add(SendWelcome(user_id=7), on_failur="block")  # error
+
+
+def with_a_request(jobs: JobsOfRequest) -> None:
+    jobs.add_task(SendWelcome, user_id="x")  # error
+    jobs.add_task(SendWelcome)  # error
+    jobs.add_task(add, "x", 2)  # error
+    jobs.add_task(later)  # error
+    jobs.add_task(results, "x")  # error
+    jobs.add_task(SendWelcome(user_id=7), 8)  # error
 
 
 class WrongOptions(Queueable):
