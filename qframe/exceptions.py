@@ -77,6 +77,20 @@ class EventTimedOut(QframeError, TimeoutError):
     """The event that a job waited for was not sent in time."""
 
 
+class ModelMissing(QframeError, LookupError):
+    """A row that a job has as an argument is gone when the job starts; the message names its key.
+
+    `is_retried`: the job's option `missing` is "retry"; otherwise it has failed, tries left or not.
+    """
+
+    def __init__(self, message: str, *, is_retried: bool = False) -> None:
+        super().__init__(message)
+        self.is_retried = is_retried
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args, {"is_retried": self.is_retried}
+
+
 class InvalidPayload(QframeError, ValueError):
     """A queued message is not a payload: not JSON, not an object, or without a job name."""
 

@@ -44,6 +44,8 @@ class Hooks:
     """Return the job class of other objects, such as another library's task."""
     features: Sequence[Any] = ()
     """Features for results of another library, for connections opened from now on."""
+    sessions: tuple[Callable[[], Any], Callable[[], Any]] | None = None
+    """Open the session of SQLAlchemy that loads a job's rows; the second one's for `async` jobs."""
     overrides: Callable[[], Mapping[Any, Any]] | None = None
     """Returns the functions that replace dependencies of jobs."""
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qframe import InvalidPayload
-from qframe.payload import envelope
+from qframe.payload import envelope, model_keys
 
 KEYS = (
     "uuid", "displayName", "job", "maxTries", "maxExceptions", "failOnTimeout", "backoff",
     "timeout", "retryUntil", "data", "createdAt", "id", "attempts", "delay", "unique", "debounce",
     "once", "group", "track", "trackedSince", "retried", "chain", "batch", "flow", "references",
     "tags", "priority",
-    "expiresAt", "signature", "sealed", "secret",
+    "expiresAt", "signature", "sealed", "secret", "secrets", "models",
 )  # fmt: skip
 INSIDE = ("key", "for", "until", "id", "batch", "uuid", "raw", "queue")
 
@@ -80,6 +80,7 @@ def test_its_readers_raise_nothing_but_invalid_payload(raw: str) -> None:
     message = read(raw) or {}
     assert envelope.display_name(message).isprintable()
     envelope.backoffs(message)
+    model_keys.named(message)
     for key in message:
         envelope.number(message, key)
         name = envelope.text(message, key)

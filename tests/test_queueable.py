@@ -29,7 +29,7 @@ OPTIONS = [
     *("connection", "queue", "delay", "priority", "tries", "max_exceptions", "backoff", "timeout"),
     *("concurrency", "fail_on_timeout", "retry_until", "expires", "track", "keep_log"),
     *("unique", "unique_id", "unique_for", "unique_until", "debounce", "once", "chunk", "group"),
-    *("encrypted", "give_back", "job_name", "display_name", "tags", "middleware"),
+    *("encrypted", "give_back", "missing", "job_name", "display_name", "tags", "middleware"),
 ]
 MAY_BE_METHODS = ["backoff", "retry_until", "display_name", "tags", "middleware"]
 
@@ -100,6 +100,7 @@ RIGHT: dict[str, list[Any]] = {
     "group": ["all", None],
     "encrypted": [True, False],
     "give_back": [True, False],
+    "missing": ["skip", "fail", "retry"],
     "job_name": ["App\\Jobs\\Declared", None],
     "display_name": ["shown", None],
     "tags": [(), ["a"], ("a", "b"), {"a"}],
@@ -126,6 +127,7 @@ WRONG: dict[str, list[Any]] = {
     "group": ["", 7, True, "a\n", "a" * 201],
     "encrypted": [1, 0, "yes", None],
     "give_back": [1, 0, "yes", None],
+    "missing": ["delete", True, None],
     "retry_until": [-1, "tomorrow", True, datetime(2026, 1, 1)],  # noqa: DTZ001
     "expires": [-1, "tomorrow", True, datetime(2026, 1, 1), lambda self: 5],  # noqa: DTZ001
     "track": [0, -1, "yes", None, math.inf, timedelta(0), datetime(2030, 1, 1, tzinfo=UTC)],

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         keep_log: int
         encrypted: bool
         give_back: bool
+        missing: Literal["skip", "fail", "retry"]
         unique: bool
         unique_id: str | int
         unique_for: float | timedelta

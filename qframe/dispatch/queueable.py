@@ -74,6 +74,8 @@ class Queueable(JobDefinition, base=True):
     - `encrypted`: encrypt its fields with the configured `encryption_keys`; default: False.
     - `give_back`: if the worker stops, end at the next `checkpoint` and go back to the queue,
       uncounted; default: False.
+    - `missing`: what becomes of it if a row that it has as an argument is gone when it starts:
+      "fail" (default), "skip", or "retry", with its backoff, as after an exception.
     - `job_name`: its name on the wire; default: module and class.
     - `display_name`, `tags`: shown to people; may be methods.
     - `middleware`: what wraps its run, outermost first; may be a method. See `qframe.middleware`.

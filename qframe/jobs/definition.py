@@ -9,7 +9,7 @@ import inspect
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
@@ -66,6 +66,7 @@ from qframe.jobs.typed import Returns
 from qframe.jobs.uniqueness import once_rule_of, rule_of
 from qframe.jobs.unkept import Unkept
 from qframe.jobs.warmup import warm_up
+from qframe.models.fields import key_problem, mark_models, models_in, same_keys
 from qframe.payload import encryption, secret, timing
 from qframe.payload.text import one_line
 
@@ -93,9 +94,14 @@ class JobDefinition(Options, Durable, Returns):
     """The class whose members' names no field may have."""
     _incomplete: ClassVar[bool] = False
     _holds_models: ClassVar[bool] = False
+    """Whether it holds models of pydantic."""
     _is_strict: ClassVar[bool] = False
     _adapter: ClassVar[TypeAdapter[Any]]
     _fields: ClassVar[AbstractSet[str]]
+    _compared: ClassVar[Sequence[str]]
+    """The fields whose values must arrive as they are: of models, only the keys do."""
+    _keys: Mapping[str, Any] | None = None
+    """The fields of models as they came, if the session that loaded their rows may be closed."""
     _reserved: Job | None = None
     _growths: int = 0
     """How often this attempt has added to its batch."""
@@ -122,6 +128,7 @@ class JobDefinition(Options, Durable, Returns):
                 chunked.update((cls.__name__, cls.own_name()))
             check_hooks(cls)
         _copy_mutable_defaults(cls)
+        _mark_models(cls)
         own: ConfigDict = getattr(cls, "__pydantic_config__", ConfigDict())
         cls.__pydantic_config__ = _CONFIG | own | _BY_NAME  # type: ignore[attr-defined] # pydantic's own name
         if cls.encrypted and "__repr__" not in vars(cls):
@@ -131,8 +138,8 @@ class JobDefinition(Options, Durable, Returns):
             cls._adapter = TypeAdapter(cls)
         except (PydanticUserError, SyntaxError) as error:
             raise _of_unknown_type(cls, error) from error
-        fields: dict[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined] # made above
-        cls._fields = fields.keys()
+        declared: dict[str, object] = cls.__dataclass_fields__  # type: ignore[attr-defined] # made above
+        cls._fields = declared.keys()
         _look_into(cls)
         if waits:
             return
@@ -265,6 +272,11 @@ class JobDefinition(Options, Durable, Returns):
     def _complete(cls) -> None:
         """Resolve types that were not defined when the class was."""
         try:
+            if marked := mark_models(cls.__name__, annotations_of(cls), _space_of(cls)):
+                for name, annotation in marked.items():
+                    cls.__dataclass_fields__[name].type = annotation  # type: ignore[attr-defined] # made with it
+                pydantic.dataclasses.rebuild_dataclass(cast("Any", cls), raise_errors=False)
+                cls._adapter = TypeAdapter(cls)
             cls._adapter.rebuild(raise_errors=False)
         except (PydanticUserError, SyntaxError) as error:
             raise _of_unknown_type(cls, error) from error
@@ -287,7 +299,7 @@ class JobDefinition(Options, Durable, Returns):
         shown = self.display_name
         return (shown() if callable(shown) else shown) or name
 
-    def to_data(self) -> dict[str, Any]:  # noqa: C901 (another call would slow each dispatch)
+    def to_data(self) -> dict[str, Any]:  # noqa: C901, PLR0912 (another call would slow each dispatch)
         """Return the fields as JSON values.
 
         Raises `InvalidJob` for values that JSON would change.
@@ -318,7 +330,7 @@ class JobDefinition(Options, Durable, Returns):
             back, data = self._by_names(error)
         except Exception as error:  # noqa: BLE001 (a validator of the job's may raise anything)
             raise InvalidJob(f"{name}: {self._first_fault(error)}") from None
-        for key in names:
+        for key in self._compared:
             sent = getattr(self, key)
             try:
                 arrived = getattr(back, key)
@@ -336,11 +348,23 @@ class JobDefinition(Options, Durable, Returns):
                     f"{name}.{key} would not arrive as it is: {what} {shown}; "
                     "give the field a type that pydantic can restore"
                 )
+        if self.model_fields:
+            self._check_keys(back)
         if self._holds_models and (found := unset.found_in(self)):
             data[unset.KEY] = found
         return data
 
+    def _check_keys(self, back: Self) -> None:
+        """Raise `InvalidJob` if the key of a row would not arrive as it is."""
+        for name in self.model_fields:
+            if not same_keys(getattr(self, name), getattr(back, name)):
+                raise InvalidJob(
+                    f"{type(self).__name__}.{name}: JSON would change the key of the model"
+                )
+
     def _unwritten(self, error: Exception) -> InvalidJob:
+        if self.model_fields and (problem := key_problem(self, self.model_fields)):
+            return InvalidJob(problem)
         why = type(error).__name__ if self._hides() else one_line(str(error), 500)
         return InvalidJob(f"{_unsendable(self)}: {why}")
 
@@ -542,9 +566,26 @@ def _copy_mutable_defaults(cls: type[JobDefinition]) -> None:
             setattr(cls, name, Field(default_factory=partial(copy.deepcopy, default)))
 
 
+def _mark_models(cls: type[JobDefinition]) -> None:
+    """Make the rows of models in fields travel as keys."""
+    if marked := mark_models(cls.__name__, annotations_of(cls), _space_of(cls)):
+        cls.__annotations__ = {**annotations_of(cls), **marked}
+    if cls.missing == "retry" and cls.tries == 1 and cls.retry_until is None:
+        raise JobDefinitionError(
+            f"{cls.__name__}.missing: 'retry' needs tries, of which it has one: set more, or "
+            "retry_until"
+        )
+
+
+def _space_of(cls: type[JobDefinition]) -> dict[str, Any]:
+    """Return the names that its annotations may use."""
+    space: dict[str, Any] = getattr(sys.modules.get(cls.__module__), "__dict__", {})
+    return space
+
+
 def _of_unknown_type(cls: type[JobDefinition], error: Exception) -> JobDefinitionError:
     """Return an error that names the field with the type unknown to pydantic."""
-    space = getattr(sys.modules.get(cls.__module__), "__dict__", {})
+    space = _space_of(cls)
     for name, annotation in annotations_of(cls).items():
         try:
             type_ = eval(annotation, space) if isinstance(annotation, str) else annotation  # noqa: S307 (what the class says itself)
@@ -577,6 +618,8 @@ def _look_into(cls: type[JobDefinition]) -> None:
     cls.is_reachable = not (cls._incomplete or cls._is_inside())
     cls.secret_fields = () if cls._incomplete else secret.fields_of(schema)
     cls._holds_models = not cls._incomplete and unset.holds_models(schema)
+    cls.model_fields = {} if cls._incomplete else models_in(schema)
+    cls._compared = [name for name in cls._fields if name not in cls.model_fields]
     cls._is_strict = not cls._incomplete and is_strict(schema)
     if cls._incomplete and "__new__" not in vars(cls):
         cls.__new__ = _checked_new  # type: ignore[assignment] # only of those that may be refused

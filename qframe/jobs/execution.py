@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from qframe import forks
 from qframe.exceptions import DontHandle, Interruption, JobDefinitionError, SynchronousOnly
-from qframe.hooks import Hooks, of_process
+from qframe.hooks import Awaits, Hooks, of_process
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.hooks import GENERATORS, refuse_unrun
 from qframe.jobs.options import check_option
@@ -54,9 +54,9 @@ def perform(
     goes through the middleware in `outer` and then the class's own, which may change the result;
     `DontHandle` is raised if one skips the job. `wrapped`: the hook `around` wraps it already.
     """
-    if hooks.around is not None and not wrapped:
-        return hooks.around(lambda: perform(job, outer, hooks, bare=bare, wrapped=True))
     kind = type(job)
+    if not wrapped and (hooks.around is not None or kind.model_fields):
+        return _wrapped(job, outer, hooks, bare=bare)
     if not bare and (outer or kind.middleware):
         return _Passage(job, (*outer, *_own(job)), hooks).go()
     try:
@@ -73,14 +73,86 @@ def perform(
             _finish(job.tear_down(), hooks)
 
 
+def _wrapped(job: JobDefinition, outer: Sequence[Any], hooks: Hooks, *, bare: bool) -> Any:  # noqa: ANN401 (as above)
+    """Perform a job with what is around all its code: a framework's hook, and its rows."""
+
+    def act() -> Any:  # noqa: ANN401 (as above)
+        return perform(job, outer, hooks, bare=bare, wrapped=True)
+
+    def awaits() -> Coroutine[Any, Any, Any]:
+        return perform_on_loop(job, outer, hooks, bare=bare, wrapped=True)
+
+    if not type(job).model_fields:
+        return act() if hooks.around is None else hooks.around(act)
+    whole = awaits if is_for_loop(type(job), () if bare else outer) else None
+    stays = not inspect.iscoroutinefunction(type(job).handle)
+    return _with_rows(job, hooks, act, whole, stays=stays)
+
+
+def _with_rows(
+    job: JobDefinition,
+    hooks: Hooks,
+    act: Callable[[], Any],
+    awaits: Awaits | None,
+    *,
+    stays: bool,
+    may_be_gone: bool = False,
+) -> Any:  # noqa: ANN401 (as above)
+    """Call `act`, or await what is the same, with the rows in the job in place of their keys."""
+    from qframe.models import loading  # noqa: PLC0415 (only jobs with models need it)
+
+    def call() -> Any:  # noqa: ANN401 (as above)
+        return loading.call(
+            loading.WantedRows(_in_call(job), may_be_gone=may_be_gone), hooks, act, awaits,
+            lambda steps: _finish(steps, hooks), stays=stays, on_loop=on_a_running_loop(),
+        )  # fmt: skip
+
+    return call() if hooks.around is None else hooks.around(call)
+
+
+async def _wrapped_on_loop(
+    job: JobDefinition, hooks: Hooks, awaits: Awaits, *, may_be_gone: bool = False
+) -> Any:  # noqa: ANN401 (as above)
+    """Await job code with what is around it: a framework's hook, and its rows."""
+    if type(job).model_fields:
+        from qframe.models import loading  # noqa: PLC0415 (only jobs with models need it)
+
+        wanted = loading.WantedRows(_in_call(job), may_be_gone=may_be_gone)
+        inner, awaits = awaits, lambda: loading.call_on_loop(wanted, hooks, inner)
+    return await (awaits() if hooks.around_on_loop is None else hooks.around_on_loop(awaits))
+
+
+def _in_call(job: JobDefinition) -> Sequence[Any]:
+    """Return the jobs that a call is about: a chunk, or the job alone."""
+    return (job,) if job._chunk is None else job._chunk.jobs  # noqa: SLF001 (its own)
+
+
 def call_hook(job: JobDefinition, hook: str, *args: object, hooks: Hooks = of_process) -> None:
     """Call `succeeded` or `failed`; logs their exceptions."""
     if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
-            if hooks.around is None:
+            if hooks.around is None and not type(job).model_fields:
                 _finish(getattr(job, hook)(*args), hooks)
             else:
-                hooks.around(lambda: _finish(getattr(job, hook)(*args), hooks))
+                _call_wrapped(job, hook, args, hooks)
+
+
+def _call_wrapped(job: JobDefinition, hook: str, args: Sequence[object], hooks: Hooks) -> None:
+    """Call a hook of a job with what is around all its code; a row that is gone stays its key."""
+
+    def act() -> None:
+        _finish(getattr(job, hook)(*args), hooks)
+
+    def awaits() -> Coroutine[Any, Any, Any]:
+        return _awaited(getattr(job, hook)(*args))
+
+    if type(job).model_fields:
+        is_async = inspect.iscoroutinefunction(getattr(type(job), hook))
+        whole = awaits if is_async else None
+        _with_rows(job, hooks, act, whole, stays=not is_async, may_be_gone=True)
+    else:
+        assert hooks.around is not None  # noqa: S101 (nothing else is around it)
+        hooks.around(act)
 
 
 @contextlib.contextmanager
@@ -268,11 +340,11 @@ async def perform_on_loop(
     wrapped: bool = False,
 ) -> Any:  # noqa: ANN401 (what the job returns)
     """As `perform`, on the event loop of this thread, for an all-`async` job."""
-    if hooks.around_on_loop is not None and not wrapped:
-        return await hooks.around_on_loop(
-            lambda: perform_on_loop(job, outer, hooks, bare=bare, wrapped=True)
-        )
     kind = type(job)
+    if not wrapped and (hooks.around_on_loop is not None or kind.model_fields):
+        return await _wrapped_on_loop(
+            job, hooks, lambda: perform_on_loop(job, outer, hooks, bare=bare, wrapped=True)
+        )
     if not bare and (outer or kind.middleware):
         return await _Passage(job, (*outer, *_own(job)), hooks).go_on_loop()
     try:
@@ -290,10 +362,12 @@ async def call_hook_on_loop(
     """As `call_hook`, on the event loop of this thread."""
     if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
-            if hooks.around_on_loop is None:
+            if hooks.around_on_loop is None and not type(job).model_fields:
                 await _awaited(getattr(job, hook)(*args))
             else:
-                await hooks.around_on_loop(lambda: _awaited(getattr(job, hook)(*args)))
+                await _wrapped_on_loop(
+                    job, hooks, lambda: _awaited(getattr(job, hook)(*args)), may_be_gone=True
+                )
 
 
 def _finish(result: Any, hooks: Hooks) -> Any:  # noqa: ANN401 (the job's result)

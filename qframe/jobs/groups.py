@@ -7,6 +7,7 @@ from string import Formatter
 from typing import Any
 
 from qframe.exceptions import InvalidJob, JobDefinitionError
+from qframe.models.keys import KeyInFormat
 from qframe.payload.text import one_line
 
 LONGEST_NAME = 200
@@ -64,8 +65,9 @@ def checked(name: object) -> str:
 class _Fields(dict[str, Any]):
     """The fields of a job, as a format reads them."""
 
-    def __init__(self, job: object) -> None:
+    def __init__(self, job: Any) -> None:  # noqa: ANN401 (as above)
         self._job = job
 
     def __missing__(self, name: str) -> Any:  # noqa: ANN401 (a field's value)
-        return getattr(self._job, name)
+        value = getattr(self._job, name)
+        return KeyInFormat(value) if name in self._job.model_fields else value

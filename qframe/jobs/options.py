@@ -67,6 +67,7 @@ class Options:
     chunk: ClassVar[Chunk | None] = None
     encrypted: ClassVar[bool] = False
     give_back: ClassVar[bool] = False
+    missing: ClassVar[Literal["skip", "fail", "retry"]] = "fail"
     job_name: ClassVar[str | None] = None
 
     # What may also be a method. Declared with its type, a method in its place would be an error to
@@ -99,6 +100,8 @@ class Options:
     """The uniqueness rule of the options."""
     once_rule: ClassVar[OnceRule | None] = None
     """The rule of the option `once`."""
+    model_fields: ClassVar[Mapping[str, str]] = {}
+    """The fields that are or hold models, each with the name of its model."""
     secret_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that are or hold a `Secret`."""
     in_clear: ClassVar[bool] = False
@@ -253,6 +256,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "group": (groups.is_name, "a text like 'shop:{shop}', or a method"),
     "encrypted": (_flag, "True or False"),
     "give_back": (_flag, "True or False"),
+    "missing": (lambda v: v in ("skip", "fail", "retry"), "'skip', 'fail' or 'retry'"),
     "job_name": (
         lambda v: _text(v) and v.isprintable(),
         "a name of printable characters",

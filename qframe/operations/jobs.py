@@ -20,7 +20,7 @@ from qframe.failed.filters import IN_LINE, Filter, tags_of
 from qframe.features import in_line
 from qframe.features.group_lines import has_had
 from qframe.features.in_line import LinedJob
-from qframe.payload import envelope, secret
+from qframe.payload import envelope, model_keys, secret
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
 
@@ -217,6 +217,6 @@ def shown_payload(raw: bytes) -> str:
         message: dict[str, Any] = envelope.parse(raw)
     except InvalidPayload:
         return raw[:_LONGEST].decode("utf-8", "backslashreplace")
-    shown = secret.redacted(message) or message
+    shown = model_keys.named(secret.redacted(message) or message)
     text = json.dumps(shown, indent=2, ensure_ascii=False)
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "\n..."

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from qframe.exceptions import InvalidJob, InvalidPayload
-from qframe.payload import secret, tags, timing
+from qframe.payload import model_keys, secret, tags, timing
 from qframe.payload.text import one_line
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
 _METHODS = {"", "handle", "fire"}
 
 
-def create(  # noqa: C901 (another call would slow each dispatch)
+def create(  # noqa: C901, PLR0912 (another call would slow each dispatch)
     job: Any,  # noqa: ANN401 (a job, from a higher layer)
     keys: Keyring | None = None,
     more: Mapping[str, Any] | None = None,
@@ -69,6 +69,8 @@ def create(  # noqa: C901 (another call would slow each dispatch)
         payload["expiresAt"] = timing.moment(job.expires, "expires")
     if job.tags:
         payload[tags.KEY] = tags.of(job, name)
+    if job.model_fields:
+        add(payload, {model_keys.KEY: dict(job.model_fields)})
     if job.secret_fields:
         _name_secrets(payload, job, name)
     if job.encrypted:

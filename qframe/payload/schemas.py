@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 
@@ -31,3 +31,14 @@ def parts_of(
         else:
             waiting.extend(part)
     return parts
+
+
+def fields_with(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Iterate over the fields of a dataclass, by its core schema, each with all its parts."""
+    known = {each["ref"]: each for each in parts_of(schema) if "ref" in each}
+    while schema["type"] != "dataclass-args":
+        schema = (
+            known[schema["schema_ref"]] if schema["type"] == "definition-ref" else schema["schema"]
+        )
+    for field in schema["fields"]:
+        yield field["name"], parts_of(field, known)

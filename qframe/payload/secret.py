@@ -10,7 +10,7 @@ from pydantic import GetCoreSchemaHandler, RootModel, SecretBytes, SecretStr
 from pydantic import Secret as OtherSecret
 from pydantic_core import CoreSchema, core_schema, to_jsonable_python
 
-from qframe.payload.schemas import parts_of
+from qframe.payload.schemas import fields_with, parts_of
 
 T = TypeVar("T")
 
@@ -97,17 +97,7 @@ def _serialized(value: object, serialize: Callable[[object], object], info: Any)
 
 def fields_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fields of a dataclass, by its core schema, that are or hold a `Secret`."""
-    known: dict[str, Any] = {}
-    for each in parts_of(schema):
-        if "ref" in each:
-            known[each["ref"]] = each
-    while schema["type"] != "dataclass-args":
-        schema = (
-            known[schema["schema_ref"]] if schema["type"] == "definition-ref" else schema["schema"]
-        )
-    return tuple(
-        field["name"] for field in schema["fields"] if any(map(_is_secret, parts_of(field, known)))
-    )
+    return tuple(name for name, parts in fields_with(schema) if any(map(_is_secret, parts)))
 
 
 def is_within(schema: object) -> bool:

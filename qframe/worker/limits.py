@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from qframe.contracts.history import KEPT, History, PastAttempt
 from qframe.contracts.job import Job
-from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded
+from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded, ModelMissing
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope
 from qframe.payload.timing import iso
@@ -123,6 +123,8 @@ class Limits:
 
     def end_with(self, error: BaseException, job: JobFacts) -> bool:
         if isinstance(error, JobTimedOut) and self.fails_on_timeout:
+            return True
+        if isinstance(error, ModelMissing) and not error.is_retried:
             return True
         raised = job.history.exceptions + (ending(error) == "error")
         if 0 < self.max_exceptions <= raised:

@@ -14,6 +14,7 @@ from qframe.exceptions import (
     JobCancelled,
     JobGivenBack,
     JobSuspended,
+    ModelMissing,
     RetryLater,
 )
 from qframe.features.base import End
@@ -21,7 +22,8 @@ from qframe.worker.limits import JobFacts, Limits, ending, exceeded
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 """Seconds, doubled each time, before a retry of a job without backoff and without a limit of tries:
-without a pause, it would be retried a thousand times a second."""
+without a pause, it would be retried a thousand times a second. Also of one whose row is missing.
+"""
 
 
 class JobOutcome(StrEnum):
@@ -140,7 +142,7 @@ def decide(
     else:
         seconds = backoff(failures, error) or limits.backoffs()
         delay = seconds[min(failures, len(seconds)) - 1]
-    if not delay and limits.are_open:
+    if not delay and (limits.are_open or isinstance(error, ModelMissing)):
         delay = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
     return Verdict(JobOutcome.RETRIED, End(State.RELEASED, delay, error=error, how=ending(error)))
 
