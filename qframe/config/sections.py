@@ -164,10 +164,12 @@ class WebSettings(Section):
 
     `access` is what visitors may do: `read`, `act`, `dispatch`, or the names of actions. Without
     any password or token, only this machine has access. `dispatch` is what other programs may
-    dispatch.
+    dispatch. The page shows `name`, the environment's, in `color`.
     """
 
     password: Annotated[SecretStr | None, Field(min_length=8)] = None
     token: Annotated[SecretStr | None, Field(min_length=16)] = None
     access: Literal["read", "act", "dispatch"] | list[str] = "act"
     dispatch: DispatchSettings = DispatchSettings()
+    name: Annotated[str, Field(max_length=40)] = ""
+    color: Literal["grey", "red", "orange", "yellow", "green", "blue", "purple"] = "grey"

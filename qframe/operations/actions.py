@@ -192,7 +192,7 @@ def _key(cause: str) -> str:
 
 
 def _of_failed(
-    act: Callable[[Board, FailedStore, FailedJob], bool], verb: str
+    act: Callable[[Board, FailedStore, FailedJob], bool], verb: str, done: str
 ) -> Callable[[Board, Wanted, str], Done]:
     def run(board: Board, wanted: Wanted, who: str) -> Done:
         if wanted.filter is not None or wanted.cause:
@@ -213,7 +213,7 @@ def _of_failed(
             except ConfigurationError as error:
                 troubles.append(str(error))
         text = "; ".join(
-            [f"{verb}: {changed:,} of {len(wanted.uuids):,} failed jobs", *troubles[:3]]
+            [done.format(f"{changed:,} of {len(wanted.uuids):,} failed jobs"), *troubles[:3]]
         )
         return Done(changed=changed, text=text)
 
@@ -544,8 +544,14 @@ ACTIONS = {
     "resume": Action("Resume", _resume, ""),
     "clear": Action("Clear", _clear, "Delete all ready and delayed jobs of this queue?"),
     "kick": Action("Kick", _kick, "Make all buried jobs of this queue ready?"),
-    "retry": Action("Retry", _of_failed(_retry, "retry"), "Queue these failed jobs again?"),
-    "forget": Action("Forget", _of_failed(_forget, "forget"), "Remove these failed jobs for good?"),
+    "retry": Action(
+        "Retry", _of_failed(_retry, "retry", "queued {} again"), "Queue these failed jobs again?"
+    ),
+    "forget": Action(
+        "Forget",
+        _of_failed(_forget, "forget", "removed {} for good"),
+        "Remove these failed jobs for good?",
+    ),
     "silence": Action("Silence", _mute, ""),
     "unsilence": Action("Tell again", _unmute, ""),
     "cancel": Action("Cancel", _cancel, "Cancel these jobs? One that runs is interrupted."),

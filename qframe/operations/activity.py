@@ -139,39 +139,44 @@ class Activity:
         grown = None if at_first is None or at_last is None else (at_last - at_first) / minutes
         return Rates(pushed / minutes, ended / minutes, grown)
 
-    def trend(self, queue: str = "", job: str = "") -> Trend:
-        """Returns the counts step by step, of all, of a queue or of a class."""
-        chosen = [
-            fields
-            for pair, fields in self.series.items()
-            if pair.job and queue in {"", pair.queue} and job in {"", pair.job}
-        ]
-        slots = range(self.first, self.last + 1)
-        at = [_at(chosen, slot) for slot in slots]
+    def trend(self, queue: str = "", job: str = "", together: int = 1) -> Trend:
+        """Returns the counts by so many steps, of all, of a queue or of a class."""
+        at = [dict[str, int]() for _ in range(-((self.first - self.last - 1) // together))]
+        for pair, fields in self.series.items():
+            if pair.job and queue in {"", pair.queue} and job in {"", pair.job}:
+                for field, slots in fields.items():
+                    for slot, number in slots.items():
+                        if self.first <= slot <= self.last:
+                            counts = at[(slot - self.first) // together]
+                            counts[field] = counts.get(field, 0) + number
         return Trend(
-            step_seconds=self.kind.step,
+            step_seconds=self.kind.step * together,
             pushed=[each.get(PUSHED, 0) for each in at],
             started=[each.get(STARTED, 0) for each in at],
             done=[each.get("done", 0) for each in at],
             failed=[each.get("failed", 0) for each in at],
             wait_p95=[WAIT.quantile(each, 0.95) for each in at],
             run_p95=[RUN.quantile(each, 0.95) for each in at],
-            ready=self._looks("ready", queue, job, sum),
-            oldest_seconds=self._looks(OLDEST, queue, job, max),
+            ready=self._looks("ready", queue, job, sum, together),
+            oldest_seconds=self._looks(OLDEST, queue, job, max, together),
         )
 
     def _looks(
-        self, name: str, queue: str, job: str, put: Callable[[list[int]], int]
+        self, name: str, queue: str, job: str, put: Callable[[list[int]], int], together: int
     ) -> list[int | None]:
-        """Returns the measurements of queues step by step; None if there is none."""
+        """Returns the measurements of queues by so many steps; None if there is none."""
         slots = [
             fields[name]
             for pair, fields in self.series.items()
             if not (pair.job or job) and queue in {"", pair.queue} and name in fields
         ]
-        return [
+        by_step = [
             put(found) if (found := [each[at] for each in slots if at in each]) else None
             for at in range(self.first, self.last + 1)
+        ]
+        return [
+            _longest(by_step[first : first + together])
+            for first in range(0, len(by_step), together)
         ]
 
     def classes(self, connection: str) -> list[ClassState]:
@@ -239,15 +244,6 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 def _longest(values: Iterable[N | None]) -> N | None:
     return max((each for each in values if each is not None), default=None)
-
-
-def _at(chosen: Iterable[Mapping[str, Slots]], slot: int) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for fields in chosen:
-        for field, slots in fields.items():
-            if slot in slots:
-                found[field] = found.get(field, 0) + slots[slot]
-    return found
 
 
 def _size(sizes: Mapping[str, Slots], slot: int) -> int | None:

@@ -93,14 +93,19 @@ class Board(BoardSource):
         found = {entry.id: entry for entry in known if entry.connection in names}
         return [*found.values()]
 
-    def activity(self, hours: float = 1.0) -> dict[str, Activity]:
-        """Returns the counts of the last hours, by connection."""
+    def activity(self, hours: float = 1.0, patience: float | None = None) -> dict[str, Activity]:
+        """Returns the counts of the last hours, by connection.
+
+        Raises `NotYetError` if that takes longer than `patience`.
+        """
 
         def read(connection: Connection) -> list[tuple[str, Activity]]:
             found = Activity.of(connection, hours)
             return [] if found is None else [(connection.name, found)]
 
-        return self.cached(f"activity {hours}", 5.0, lambda: dict(self.from_all(read, is_measured)))
+        return self.cached(
+            f"activity {hours}", 5.0, lambda: dict(self.from_all(read, is_measured)), patience
+        )
 
     def totals(self) -> list[tuple[str, str, str, Fields]]:
         """Returns the counts since the beginning: connection, queue, class, and counts."""
@@ -138,12 +143,21 @@ class Board(BoardSource):
         return self.from_all(read, is_measured)
 
     def trend(
-        self, hours: float = 1.0, connection: str = "", queue: str = "", job: str = ""
+        self,
+        hours: float = 1.0,
+        connection: str = "",
+        queue: str = "",
+        job: str = "",
+        together: int = 1,
+        patience: float | None = None,
     ) -> Trend | None:
-        """Returns the counts step by step: of all, or of one connection, queue or class."""
+        """Returns the counts by so many steps: of all, or of one connection, queue or class.
+
+        Raises `NotYetError` if that takes longer than `patience`.
+        """
         return activity.put_together(
-            each.trend(queue, job)
-            for name, each in self.activity(hours).items()
+            each.trend(queue, job, together)
+            for name, each in self.activity(hours, patience).items()
             if connection in {"", name}
         )
 

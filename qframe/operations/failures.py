@@ -14,6 +14,7 @@ from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
 from qframe.failed.causes import Failures, cause_of, count_in, in_order
 from qframe.failed.filters import Filter, tags_of
+from qframe.operations.arguments import arguments_in
 from qframe.payload import tracebacks
 from qframe.payload.timing import iso
 
@@ -40,6 +41,8 @@ class FailedState(BaseModel):
     error: str
     cause: str
     tags: list[str]
+    arguments: str = ""
+    """Its data in one line, shortened; secrets are stars."""
 
     @classmethod
     def of(cls, record: FailedJob) -> FailedState:
@@ -53,6 +56,7 @@ class FailedState(BaseModel):
             error=tracebacks.brief_of(record.exception, 1000),
             cause=cause_of(record).key,
             tags=tags_of(record),
+            arguments=arguments_in(record.payload),
         )
 
 

@@ -28,14 +28,18 @@ from qframe.payload.timing import iso, lasting
 LONG_WAIT = 60.0
 """Seconds a job may be ready before that counts as a long wait."""
 _MOST_FINDINGS = 50
+_KINDS = ("problem", "new cause", "warning")
+"""By weight."""
 
 T = TypeVar("T")
 
 
 class Finding(BaseModel):
-    """A problem. `level`: `bad` or `warn`; `page` shows more of it."""
+    """What is wrong. `kind`: `problem`, `new cause` or `warning`; `page` shows more of it."""
 
     level: str
+    """`bad`, or `warn` for a warning."""
+    kind: str
     text: str
     page: str
 
@@ -140,13 +144,30 @@ def problems(board: Board) -> list[Finding]:
 def _problems(board: Board, there: Iterable[QueueState], warned: Iterable[Unsafe]) -> list[Finding]:
     working, failed = board.workers(), board.failed.summary()
     found = [
-        Finding(level="bad", text=f"{name} does not answer: {why}", page="/queues")
+        _problem(f"{name} does not answer: {why}", "/queues")
         for name, why in sorted(board.silent.items())
     ]
-    found += _of_queues(there, working) + _of_workers(working) + _of_causes(failed.causes)
-    found += _of_schedules(board.schedules())
-    found += [Finding(level="warn", text=f"{each.about}: {each.text}", page="/") for each in warned]
-    return sorted(found, key=lambda each: each.level)[:_MOST_FINDINGS]
+    found += _of_queues(there, working) + _of_workers(working) + _of_schedules(board.schedules())
+    found += _of_causes(failed.causes)
+    found += [_warning(f"{each.about}: {each.text}", "/") for each in warned]
+    return sorted(found, key=lambda each: _KINDS.index(each.kind))[:_MOST_FINDINGS]
+
+
+def headline(seen: Overview) -> str:
+    """Returns in a few words how much is wrong, as `3 problems, 9 new causes`; "" for nothing."""
+    counts = {"alert": len(seen.alerts)} | dict.fromkeys(_KINDS, 0)
+    for each in seen.findings:
+        counts[each.kind] += 1
+    named = (count_of(count, kind, f"{kind}s") for kind, count in counts.items() if count)
+    return ", ".join(named)
+
+
+def _problem(text: str, page: str) -> Finding:
+    return Finding(level="bad", kind="problem", text=text, page=page)
+
+
+def _warning(text: str, page: str) -> Finding:
+    return Finding(level="warn", kind="warning", text=text, page=page)
 
 
 def _in_time(
@@ -173,41 +194,36 @@ def _of_queues(there: Iterable[QueueState], working: Iterable[WorkerState]) -> l
         waits = each.oldest_seconds or 0.0
         if each.paused and each.ready:
             text = f"{name} is paused, and {count_of(each.ready, 'job waits', 'jobs wait')}"
-            found.append(Finding(level="warn", text=text, page=page))
+            found.append(_warning(text, page))
         elif each.ready and not any(
             connection == each.connection and fnmatchcase(each.queue, pattern)
             for connection, pattern in listening
         ):
             jobs = count_of(each.ready, "job waits", "jobs wait")
             text = f"no worker processes {name}, but {jobs}"
-            found.append(Finding(level="bad", text=text, page=page))
+            found.append(_problem(text, page))
         elif waits > LONG_WAIT:
             text = f"the next job of {name} has waited {lasting(waits)}"
-            found.append(Finding(level="bad", text=text, page=page))
+            found.append(_problem(text, page))
         if each.buried:
             text = f"{count_of(each.buried, 'job is', 'jobs are')} buried in {name}"
-            found.append(Finding(level="warn", text=text, page=page))
+            found.append(_warning(text, page))
     return found
 
 
 def _of_workers(working: Iterable[WorkerState]) -> list[Finding]:
     gone = [each for each in working if each.state == "gone"]
     return [
-        Finding(
-            level="bad",
-            text=f"the worker {each.host}:{each.pid} of {each.connection} has died",
-            page="/workers",
-        )
+        _problem(f"the worker {each.host}:{each.pid} of {each.connection} has died", "/workers")
         for each in gone
     ]
 
 
 def _of_schedules(there: Iterable[ScheduleState]) -> list[Finding]:
     return [
-        Finding(
-            level="bad",
-            text=f"the schedule {each.name} is late: it was due {lasting(each.late_seconds)} ago",
-            page="/schedules",
+        _problem(
+            f"the schedule {each.name} is late: it was due {lasting(each.late_seconds)} ago",
+            "/schedules",
         )
         for each in there
         if each.late_seconds > LONG_WAIT
@@ -218,10 +234,11 @@ def _of_causes(causes: Iterable[CauseState]) -> list[Finding]:
     return [
         Finding(
             level="bad",
+            kind="new cause",
             text=f"new since yesterday, {_times(each.count)}: {each.job}: {each.error}",
             page=f"/failed?filter=cause:{each.cause}",
         )
-        for each in causes
+        for each in sorted(causes, key=lambda each: -each.count)
         if not each.silenced and each.is_new
     ]
 

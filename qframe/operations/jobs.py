@@ -20,6 +20,7 @@ from qframe.failed.filters import IN_LINE, Filter, tags_of
 from qframe.features import in_line
 from qframe.features.group_lines import has_had
 from qframe.features.in_line import LinedJob
+from qframe.operations.arguments import arguments_of
 from qframe.payload import envelope, model_keys, secret
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
@@ -98,11 +99,14 @@ class JobState(BaseModel):
     """The group in whose line it stands."""
     position: int | None = None
     """Its place in that line; 1 is the next one."""
+    arguments: str = ""
+    """Its data in one line, shortened; secrets are stars."""
 
     @classmethod
     def of(cls, job: FilteredMessage) -> JobState:
         lined = job.lined
         return cls(
+            arguments=arguments_of(job.message, len(job.payload)),
             group="" if lined is None else one_line(lined.group, 200),
             position=None if lined is None else lined.position,
             uuid=job.uuid,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -13,6 +13,7 @@ from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.failed.filters import Filter
+from qframe.operations.arguments import arguments_of
 from qframe.operations.board import Board
 from qframe.operations.jobs import FilteredMessage
 from qframe.operations.workers import RunningState
@@ -29,6 +30,8 @@ class RunsOn(RunningState):
     connection: str
     host: str
     pid: int
+    arguments: str = ""
+    """Its data in one line, shortened, if it was read; secrets are stars."""
 
 
 class Running(BaseModel):
@@ -37,6 +40,13 @@ class Running(BaseModel):
     jobs: list[RunsOn]
     note: str
     """Why some could not be read; "" if all were."""
+
+
+class _Read(NamedTuple):
+    """A payload that was read, and its bytes."""
+
+    message: Mapping[str, Any]
+    size: int
 
 
 def seen(board: Board) -> list[RunsOn]:
@@ -56,25 +66,24 @@ def seen(board: Board) -> list[RunsOn]:
     return sorted(found, key=lambda each: -each.seconds)
 
 
-def listed(board: Board, chosen: Filter, seconds: float) -> Running:
-    """Lists the running jobs that a filter chooses.
+def listed(board: Board, chosen: Filter, seconds: float, shown: int = 0) -> Running:
+    """Lists the running jobs that a filter chooses, the first `shown` with their arguments.
 
-    Their data is read if the filter asks for it, for about so many seconds. A job whose data cannot
-    be read is not chosen then, and the note says so.
+    Their data is read for about so many seconds. If the filter asks for it, a job whose data cannot
+    be read is not chosen, and the note says so.
     """
-    there = seen(board)
+    there, ends = seen(board), time.monotonic() + seconds
     if not chosen.asks_data:
-        return Running(jobs=[each for each in there if chosen.fits(_shown(each, {}))], note="")
-    ends = time.monotonic() + seconds
-    by_queue: dict[tuple[str, str], list[RunsOn]] = {}
-    for each in there:
-        by_queue.setdefault((each.connection, each.queue), []).append(each)
+        found = [each for each in there if chosen.fits(_shown(each, {}))]
+        _add_arguments(board, found[:shown], ends)
+        return Running(jobs=found, note="")
     found, notes = list[RunsOn](), dict[str, int]()
-    for (connection, queue), jobs in by_queue.items():
+    for (connection, queue), jobs in _by_queue(there).items():
         messages, trouble = _messages(board, connection, queue, jobs, ends)
         for each in jobs:
-            message = messages.get(each.uuid)
-            if message is not None and chosen.fits(_shown(each, message)):
+            read = messages.get(each.uuid)
+            if read is not None and chosen.fits(_shown(each, read.message)):
+                each.arguments = arguments_of(*read)
                 found.append(each)
         if trouble:
             notes[trouble] = notes.get(trouble, 0) + len(jobs) - len(messages)
@@ -82,6 +91,21 @@ def listed(board: Board, chosen: Filter, seconds: float) -> Running:
         f"Not looked at: the data of {count:,} jobs, as {why}." for why, count in notes.items()
     )
     return Running(jobs=sorted(found, key=lambda each: -each.seconds), note=" ".join(lines))
+
+
+def _add_arguments(board: Board, jobs: Collection[RunsOn], ends: float) -> None:
+    for (connection, queue), several in _by_queue(jobs).items():
+        messages, _ = _messages(board, connection, queue, several, ends)
+        for each in several:
+            if each.uuid in messages:
+                each.arguments = arguments_of(*messages[each.uuid])
+
+
+def _by_queue(jobs: Collection[RunsOn]) -> dict[tuple[str, str], list[RunsOn]]:
+    found: dict[tuple[str, str], list[RunsOn]] = {}
+    for each in jobs:
+        found.setdefault((each.connection, each.queue), []).append(each)
+    return found
 
 
 def _shown(job: RunsOn, message: Mapping[str, Any]) -> FilteredMessage:
@@ -94,12 +118,12 @@ def _shown(job: RunsOn, message: Mapping[str, Any]) -> FilteredMessage:
 
 def _messages(
     board: Board, name: str, queue: str, jobs: Collection[RunsOn], ends: float
-) -> tuple[dict[str, Mapping[str, Any]], str]:
+) -> tuple[dict[str, _Read], str]:
     """Reads the payloads of a queue's running jobs, by uuid; and why some are missing."""
     connection = board.connection(name)
     if Capability.SEARCH not in connection.capabilities:
         return {}, f"{name} does not show it"
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, _Read] = {}
     left, after = {each.uuid for each in jobs}, ""
     while left:
         if time.monotonic() >= ends:
@@ -114,7 +138,7 @@ def _messages(
             uuid = one_line(str(message.get("uuid", "")), 80)
             if uuid in left:
                 left.discard(uuid)
-                found[uuid] = message
+                found[uuid] = _Read(message, len(each.raw_body))
         after = page.after
         if not after:
             break  # the rest have ended meanwhile

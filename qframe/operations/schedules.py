@@ -25,6 +25,7 @@ from qframe.schedules.parser import read
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
 from qframe.schedules.state import ScheduleKeys, ScheduleProgress, ScheduleSummary
 from qframe.schedules.timetable import ASKED
+from qframe.schedules.words import in_words
 
 MOST = 500
 """So many schedules of a connection are shown."""
@@ -49,6 +50,8 @@ class ScheduleState(BaseModel):
     name: str
     job: str
     when: str
+    words: str
+    """The same as a person says it, like `daily at 03:30 Europe/Vienna`."""
     timezone: str
     queue: str
     source: str
@@ -165,6 +168,7 @@ def _state(
         name=about.name,
         job=about.job,
         when=about.when,
+        words=_words(about),
         timezone=about.zone,
         queue=about.queue,
         source="code" if about.module else "row",
@@ -205,6 +209,13 @@ def _next(about: ScheduleSummary, since: float) -> float | None:
         return calendar_of(about).next(since)
     except ConfigurationError:
         return None
+
+
+def _words(about: ScheduleSummary) -> str:
+    try:
+        return in_words(calendar_of(about))
+    except ConfigurationError:
+        return about.when
 
 
 def calendar_of(about: ScheduleSummary) -> Calendar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 from qframe.payload.text import one_line, printable
 
@@ -13,6 +14,9 @@ _PLUMBING = re.compile(r"/lib/python3[^/]*/(?:asyncio|concurrent|threading\.py|c
 """Modules of the standard library that call jobs."""
 _LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages)|^<")
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/vendor/")
+_FRAME = re.compile(
+    r'^ *File "([^"\n]+)", line (\d+), in (.+)(?:\n    (?! *File )(.*))?', re.MULTILINE
+)
 _LONGEST_MESSAGE = 10_000
 _LONGEST_TRACEBACK = 32_000
 
@@ -137,3 +141,21 @@ def _first_line(text: str, limit: int) -> str:
     first, *others = text.strip().splitlines() or [""]
     more = " ..." if any(line.strip() for line in others) else ""
     return one_line(first, limit - len(more)) + more
+
+
+class OwnFrame(NamedTuple):
+    """A line of a traceback in the application's own code."""
+
+    place: str
+    """File, line and function."""
+    code: str
+
+
+def own_frames(text: str, most: int = 20) -> list[OwnFrame]:
+    """Return the lines of a traceback in the application's own code, the last first."""
+    found = [
+        OwnFrame(f"{file}:{line} in {function}", code.strip())
+        for file, line, function, code in _FRAME.findall(text)
+        if is_own(file)
+    ]
+    return found[: -most - 1 : -1]

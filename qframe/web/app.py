@@ -8,10 +8,11 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -35,7 +36,7 @@ from qframe.manager import QueueManager
 from qframe.operations.actions import ACTIONS, Wanted, perform
 from qframe.operations.board import Board
 from qframe.payload.text import one_line
-from qframe.web import api, confirm, dispatch_document, pages, prometheus, rendering
+from qframe.web import api, confirm, dispatch_document, pages, prometheus, rendering, told
 from qframe.web.access import DISPATCH, Authorize, Grant
 from qframe.web.dispatching import JobPort, Refused
 from qframe.web.errors import TITLES, NotAllowed, NotThere, described, problem
@@ -53,6 +54,7 @@ _LONGEST_STREAM = 600.0
 _LONGEST_BODY = 200_000
 _BODY_WITHIN = 20.0
 """Seconds within which a body must arrive."""
+_THEME = "qframe_theme"
 _STATIC = {"app.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 T = TypeVar("T")
@@ -116,6 +118,7 @@ class _Web:
             Route("/healthz", self._health),
             Route("/static/{name}", self._file),
             Route("/live", self._live_page),
+            Route("/theme", self._theme, methods=["POST"]),
             Route("/metrics", self._metrics),
             Route("/confirm/{action}", self._confirm),
             Route("/actions/{action}", self._act, methods=["POST"]),
@@ -193,7 +196,20 @@ class _Web:
             nonce=request.state.nonce,
             version=self._version,
             live=self._live,
+            theme=request.cookies.get(_THEME, ""),
         )
+
+    async def _theme(self, request: Request) -> Response:
+        """Keeps the theme that somebody chose, in their browser."""
+        form = Query(parse_qsl((await _body(request)).decode("utf-8", "replace")))
+        root = request.scope.get("root_path", "")
+        answer = RedirectResponse(f"{root}{own_path(form.get('back', '/'))}", 303)
+        theme = form.get("theme")
+        if theme in rendering.THEMES:
+            answer.set_cookie(_THEME, theme, 400 * 86400, path=f"{root}/", samesite="lax")
+        else:
+            answer.delete_cookie(_THEME, path=f"{root}/")
+        return answer
 
     async def _page(self, page: pages.WebPage, request: Request) -> Response:
         query = Query(request.query_params.multi_items())
@@ -216,19 +232,36 @@ class _Web:
     # -- acting -----------------------------------------------------------------------------------
 
     async def _act(self, request: Request) -> Response:
-        """Performs the action of a form, and redirects to where it came from."""
+        """Performs the action of a form, and shows the page it came from, with what came of it."""
         body = await _body(request)
         items = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
         name, grant = request.path_params["action"], grant_of(request)
         _check_allowed(grant, name)
-        wanted = _wanted(items)
-        done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
-        own = own_path(Query(items).get("back"))
-        parts = urlsplit(f"/bulk/{done.bulk}" if done.bulk else own)
-        query = [each for each in parse_qsl(parts.query) if each[0] != "said"]
-        query.append(("said", one_line(done.text, 200)))
+        back = urlsplit(own_path(Query(items).get("back")))
+        try:
+            wanted = _wanted(items)
+            done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
+        except (QframeError, ValidationError) as error:
+            return await self._refused(request, back, items, error)
+        query = [each for each in parse_qsl(back.query) if each[0] not in told.KEYS]
+        query += told.parameters(name, wanted, done)
         root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}{parts.path}?{urlencode(query)}", 303)
+        return RedirectResponse(f"{root}{back.path}?{urlencode(query)}", 303)
+
+    async def _refused(
+        self, request: Request, back: SplitResult, items: list[tuple[str, str]], error: Exception
+    ) -> Response:
+        """Shows the page that an impossible action came from, with why, and what was typed."""
+        found = pages.find(back.path)
+        if found is None or "\0" in unquote(back.path):
+            raise error
+        page, params = found
+        code, text = described(error)
+        view = self._view(request, Query(parse_qsl(back.query)), back.path)
+        view.trouble, view.form, view.live = text, dict(items), False
+        with suppress(QframeError):
+            return HTMLResponse(await self._run(lambda: page.render(view, params)), code)
+        raise error
 
     async def _act_api(self, request: Request) -> Response:
         name, grant = request.path_params["action"], grant_of(request)
@@ -304,7 +337,7 @@ class _Web:
                     before = text
                     yield f"data: {json.dumps(text)}\n\n"
                 else:
-                    yield ": as before\n\n"
+                    yield "event: same\ndata:\n\n"  # or nobody would know that it still comes
                 await asyncio.sleep(pause(same))
 
         unbuffered = {"X-Accel-Buffering": "no"}
@@ -320,7 +353,7 @@ def pause(same: int) -> float:
 
 
 _MANY = {"uuids"}
-_OWN = {"back", "said"}
+_OWN = {"back", *told.KEYS}
 
 
 def _wanted(items: list[tuple[str, str]]) -> Wanted:

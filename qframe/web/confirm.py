@@ -27,11 +27,13 @@ def question(view: PageView, name: str, wanted: Wanted) -> str:
         if value not in ("", None) or (key == "filter" and value is not None)
     ]
     fields += [("uuids", uuid) for uuid in wanted.uuids]
+    count = _count(view.board, name, wanted)
     return view.render(
         "confirm.html",
         name=name,
         action=ACTIONS[name],
-        count=_count(view.board, name, wanted),
+        count=count,
+        noun="" if not count else "job" if count == "1" else "jobs",
         fields=fields,
         wanted=wanted,
         back=own_path(view.query.get("back", "/")),

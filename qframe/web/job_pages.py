@@ -12,9 +12,12 @@ from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
 from qframe.operations import finished, one_job, running, waiting
 from qframe.operations.board import Board
+from qframe.operations.jobs import Jobs
 from qframe.operations.queues import QueueState
 from qframe.operations.reading import NotYetError
+from qframe.payload import tracebacks
 from qframe.payload.text import one_line
+from qframe.web import timeline
 from qframe.web.errors import NotThere
 from qframe.web.rendering import LIMIT, LOOK, PATIENCE, PageView, filter_of
 
@@ -27,6 +30,7 @@ PLACES = {
     "buried": Place.BURIED,
 }
 _FINISHED = "finished"
+_PLACES = (*PLACES, _FINISHED)
 _LISTS = {"running": RUNNING, _FINISHED: ENDED}
 
 
@@ -42,16 +46,16 @@ def jobs(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     began, query = time.monotonic(), view.query
     there, is_counted = counted(view.board)
     text = query.get("filter")
-    place = query.get("place", "ready")
-    places = [*PLACES, _FINISHED]
-    if place not in places:
-        raise ConfigurationError(f"{one_line(place, 40)!r} is none of {', '.join(places)}")
+    place = _place_of(view)
     chosen, trouble = filter_of(text, _LISTS.get(place, WAITING))
+    queues = _allowed(there, chosen)
     found: dict[str, Any] = {
-        "queues": _allowed(there, chosen),
+        "queues": queues,
+        "counts": _counts(view.board, queues, is_counted=is_counted),
+        "total": None,
         "is_counted": is_counted,
         "place": place,
-        "places": places,
+        "places": _PLACES,
         "filter": text,
         "trouble": trouble,
         "running": None,
@@ -76,12 +80,51 @@ def jobs(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     seconds = max(_LEAST, LOOK - (time.monotonic() - began))
     look = (chosen, query.get("after"), LIMIT, seconds)
     if place == Place.RUNNING.value:
-        found["running"] = running.listed(view.board, chosen, seconds)
+        found["running"] = running.listed(view.board, chosen, seconds, LIMIT)
+        found["total"] = len(found["running"].jobs)
     elif (keeper := found["keeper"]) is not None:
         found["finished"] = view.board.ask(keeper, partial(finished.listed, keeper, *look))
     elif found["within"] is not None:
-        found["listed"] = waiting.listed(view.board, found["within"], PLACES[place], *look)
+        within = found["within"]
+        listed = found["listed"] = waiting.listed(view.board, within, PLACES[place], *look)
+        found["total"] = _total(view, chosen, listed, _size_of(there, within, place))
     return found
+
+
+def _total(view: PageView, chosen: Filter, listed: Jobs, size: int | None) -> int | None:
+    """Returns how many jobs a filter chooses; None if that is not known."""
+    if not (listed.after or view.query.get("after")):
+        return len(listed.jobs)
+    return size if chosen.is_empty else None
+
+
+def _place_of(view: PageView) -> str:
+    """Returns the place that an address names. Raises `ConfigurationError` for no place."""
+    place = view.query.get("place", "ready")
+    if place not in _PLACES:
+        raise ConfigurationError(f"{one_line(place, 40)!r} is none of {', '.join(_PLACES)}")
+    return place
+
+
+def _counts(board: Board, there: Sequence[QueueState], *, is_counted: bool) -> dict[str, int]:
+    """Returns how many jobs are in each place, of all these queues; none if it is not known."""
+    if not is_counted:
+        return {}
+    waits = {
+        place: sum(getattr(each, place) or 0 for each in there)
+        for place in PLACES
+        if place != Place.RUNNING.value
+    }
+    return {**waits, Place.RUNNING.value: len(running.seen(board))}
+
+
+def _size_of(there: Sequence[QueueState], within: waiting.Scope, place: str) -> int | None:
+    """Returns how many jobs are in a place of the one queue that is shown."""
+    for each in there:
+        if (each.connection, each.queue) == (within.connection_name, within.queue_name):
+            size: int | None = getattr(each, place)
+            return size
+    return None
 
 
 def _allowed(there: Sequence[QueueState], chosen: Filter) -> list[QueueState]:
@@ -121,7 +164,13 @@ def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     job, is_sure = one_job.find(view.board, uuid, query.get("connection"), query.get("queue"))
     if job is None:
         raise NotThere(not_found(view.board, uuid, is_sure=is_sure))
-    return {"job": job, "status": _facts(job.status.model_dump()) if job.status else None}
+    return {
+        "job": job,
+        "state": timeline.state_of(job),
+        "moments": timeline.moments(job),
+        "result": None if job.status is None else job.status.result,
+        "traced": tracebacks.own_frames(job.exception) if job.exception else None,
+    }
 
 
 def not_found(board: Board, uuid: str, *, is_sure: bool) -> str:
@@ -132,16 +181,3 @@ def not_found(board: Board, uuid: str, *, is_sure: bool) -> str:
     if not is_sure:
         shown += "; but more jobs wait than could be looked at, and its uuid does not tell where"
     return f"{shown}; it may be done"
-
-
-def _facts(status: dict[str, Any]) -> dict[str, str]:
-    """Returns the fields of a status as texts, without those the page shows otherwise."""
-    shown: dict[str, str] = {}
-    for key, value in status.items():
-        if value in (None, "", [], 0) or key in {"progress", "message", "log"}:
-            continue
-        if key.endswith("_at"):
-            shown[key.removesuffix("_at")] = f"{value} UTC"
-        else:
-            shown[key] = one_line(str(value), 1000)
-    return shown

@@ -1,4 +1,4 @@
-"""Markup that no template writes by itself: bars, and tables whose cells name their columns."""
+"""Markup that no template writes by itself: states, bars, tables whose cells name their columns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 
 from markupsafe import Markup
+
+from qframe.payload.text import printable
 
 _WIDTH, _HEIGHT = 240, 40
 
@@ -33,11 +35,30 @@ def _labelled(table: str) -> str:
     return head + body + _ROW.sub(row, rest)
 
 
-def bars(values: Sequence[float | None], label: str, marks: Sequence[float] = ()) -> Markup:
-    """Draws numbers as bars, with their values in words for screen readers.
+_TONES = {
+    "good": ("done", "complete", "finished", "working", "planned"),
+    "bad": ("failed", "gone", "late", "refused", "error", "timed out", "worker died", "problem",
+            "alert", "new cause"),
+    "warn": ("paused", "delayed", "buried", "released", "interrupted", "warning", "suspended"),
+    "busy": ("running", "runs", "ready", "pushed", "dispatched", "started"),
+}  # fmt: skip
+_TONE_OF = {state: tone for tone, states in _TONES.items() for state in states}
 
-    `marks` are parts of the width, from 0 to 1, at which a deploy is shown.
-    """
+
+def tone(state: str) -> str:
+    """Returns the colour of a state, as a class of the sheet; "" for a plain one."""
+    return _TONE_OF.get(state.lower(), "")
+
+
+def badge(state: str, text: str = "") -> Markup:
+    """Returns a state as a word in its colour."""
+    return Markup('<span class="badge {}">{}</span>').format(
+        tone(state), printable(text or state.lower().replace("_", " "), 60)
+    )
+
+
+def bars(values: Sequence[float | None], label: str) -> Markup:
+    """Draws numbers as bars, with their values in words for screen readers."""
     known = [each or 0.0 for each in values]
     most = max(known, default=0.0) or 1.0
     wide = _WIDTH / max(1, len(known))
@@ -47,13 +68,6 @@ def bars(values: Sequence[float | None], label: str, marks: Sequence[float] = ()
         )
         for at, each in enumerate(known)
         if each
-    )
-    drawn += Markup("").join(
-        Markup('<line class="mark" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>').format(
-            _WIDTH * each, _HEIGHT
-        )
-        for each in marks
-        if 0 <= each <= 1
     )
     return Markup(
         '<svg class="bars" viewBox="0 0 {} {}" role="img" aria-label="{}" '

@@ -14,16 +14,19 @@ from qframe.contracts.failed import FailedJob
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.failed.filters import NAMES, Filter
 from qframe.operations import failures, findings, lists
+from qframe.operations.activity import Trend
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.failures import FailedState, Listing
 from qframe.operations.flows import FlowNodes, FlowState, drawing
-from qframe.operations.queues import QueueState
+from qframe.operations.queues import RATES_OVER, QueueState
 from qframe.operations.schedules import MOST
 from qframe.payload.text import one_line
 from qframe.web import job_pages
+from qframe.web.class_page import one_class
 from qframe.web.errors import NotThere
 from qframe.web.job_pages import counted
+from qframe.web.periods import charted
 from qframe.web.rendering import LIMIT, LOOK, PATIENCE, PageView, filter_of
 
 _MOST_BATCHES = 500
@@ -50,20 +53,39 @@ class WebPage(NamedTuple):
             return ""
 
 
+_BUSIEST = 10
+"""So many queues and causes are on the overview."""
+
+
 def _overview(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     seen = findings.overview(view.board, PATIENCE)
-    whole = seen.trend.step_seconds * len(seen.trend.started) if seen.trend else 1
+    every = view.board.failed.summary().causes
+    causes = [each for each in every if not each.silenced and any(each.last_24_h)]
+    causes.sort(key=lambda each: -sum(each.last_24_h))
+    there = [] if seen.ready is None else view.board.queues()
     return {
         "seen": seen,
-        "waits": [] if seen.ready is None else _waits(view.board.queues()),
-        "marks": [1 - each.seconds_ago / whole for each in seen.deploys],
+        "headline": findings.headline(seen),
+        "waits": _waits(there)[:_BUSIEST],
+        "causes": causes[:_BUSIEST],
+        "per_minute": _per_minute(seen.trend),
+        "oldest": max((each.oldest_seconds or 0.0 for each in there), default=0.0),
+        **charted(view),
     }
+
+
+def _per_minute(trend: Trend | None) -> float | None:
+    """Returns how many jobs ended a minute, of the last whole minutes."""
+    if trend is None:
+        return None
+    last = slice(-1 - RATES_OVER, -1)
+    return sum(trend.done[last] + trend.failed[last]) / RATES_OVER
 
 
 def _waits(states: Sequence[QueueState]) -> list[QueueState]:
     """Returns the queues that hold anything, those with the longest wait first."""
     busy = [each for each in states if each.ready or each.reserved or each.delayed]
-    return sorted(busy, key=lambda each: -(each.oldest_seconds or 0.0))[:10]
+    return sorted(busy, key=lambda each: -(each.oldest_seconds or 0.0))
 
 
 def _queues(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
@@ -94,6 +116,7 @@ def _failed(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         "filter": text,
         "trouble": trouble,
         "listing": None,
+        "total": None,
         "cause": None,
         "names": NAMES,
         "silent": view.board.silent,
@@ -106,8 +129,17 @@ def _failed(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         if not trouble:
             listing = _listing(view.board, chosen, view.query.get("after"))
         found["listing"] = listing
+        found["total"] = _total(view, chosen, listing, found["failed"].total)
         found["records"] = [FailedState.of(each) for each in listing.found]
     return found
+
+
+def _total(view: PageView, chosen: Filter, listing: Listing, every: int) -> int | None:
+    """Returns how many failed jobs a filter chooses; None if that is not known."""
+    if chosen.is_empty:
+        return every
+    is_whole = not (listing.after or view.query.get("after"))
+    return len(listing.found) if is_whole else None
 
 
 def _listing(board: Board, chosen: Filter, after: str) -> Listing:
@@ -210,6 +242,7 @@ PAGES: dict[str, WebPage] = {
     "/flows/{id}": WebPage("flow.html", _flow),
     "/schedules": WebPage("schedules.html", _schedules),
     "/classes": WebPage("classes.html", _classes),
+    "/classes/{job}": WebPage("class.html", one_class),
     "/bulk/{id}": WebPage("bulk.html", _bulk),
 }
 

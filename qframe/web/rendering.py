@@ -1,22 +1,25 @@
-"""Rendering: one request for a page, the templates, and how values are shown."""
+"""Rendering: one request for a page, and the templates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import FAILED, Filter, JobList, quoted
 from qframe.operations.actions import ACTIONS
 from qframe.operations.board import Board
+from qframe.operations.bulk import BulkState
 from qframe.payload.text import printable
-from qframe.payload.timing import lasting
+from qframe.web import values
 from qframe.web.access import Grant
-from qframe.web.markup import bars, labelled
+from qframe.web.chart import chart
+from qframe.web.markup import badge, bars, labelled
+from qframe.web.told import BULK_WORDS, KEYS, Told
 
 LIMIT = 50
 """Rows of a page."""
@@ -24,6 +27,15 @@ PATIENCE = 0.1
 """Seconds a page waits for slow counts; an open one shows them two seconds later."""
 LOOK = 0.1
 """Seconds of filtering for one page; the next page continues there."""
+NAVIGATION = (
+    ("", (("/", "Overview", "o"),)),
+    ("Jobs", (("/queues", "Queues", "q"), ("/jobs", "Jobs", "j"), ("/failed", "Failed", "f"))),
+    ("Work", (("/workers", "Workers", "w"), ("/classes", "Classes", "c"))),
+    ("Plans", (("/schedules", "Schedules", "s"), ("/batches", "Batches", "b"),
+               ("/flows", "Flows", "l"))),
+)  # fmt: skip
+"""The links to all lists, in groups: path, label, and the key that follows `g`."""
+THEMES = ("light", "dark")
 
 
 class Query:
@@ -48,7 +60,7 @@ class Query:
 class PageView:
     """One request for a page: the board, the visitor, and how it is shown."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a request has)
         self,
         board: Board,
         grant: Grant,
@@ -59,6 +71,7 @@ class PageView:
         nonce: str,
         version: str,
         live: bool,
+        theme: str = "",
     ) -> None:
         self.board = board
         self.grant = grant
@@ -68,12 +81,37 @@ class PageView:
         self.nonce = nonce
         self.version = version
         self.live = live
+        self.theme = theme if theme in THEMES else ""
+        self.environment = board.manager.settings.web
+        self.told = Told.of_query(query.get)
+        self.trouble = ""
+        """Why the last action was not possible."""
+        self.form: dict[str, str] = {}
+        """What was typed into the form of that action."""
 
     @property
     def here(self) -> str:
-        """The page's own path and query, without the last message."""
-        kept = [each for each in self.query.items if each[0] != "said"]
-        return f"{self.path}?{urlencode(kept)}" if kept else self.path
+        """The page's own path and query, without what was told of an action."""
+        return self._path_with([each for each in self.query.items if each[0] not in KEYS])
+
+    @property
+    def here_and_told(self) -> str:
+        """The page's own path and query."""
+        return self._path_with(self.query.items)
+
+    def _path_with(self, query: Sequence[tuple[str, str]]) -> str:
+        return f"{self.path}?{urlencode(query)}" if query else self.path
+
+    @property
+    def section(self) -> str:
+        """The path of the list that the page belongs to."""
+        return f"/{self.path.split('/')[1]}"
+
+    @property
+    def bulk(self) -> BulkState | None:
+        """The action in the background that was started from here."""
+        found = self.board.bulks.find(self.told.bulk) if self.told.bulk else None
+        return None if found is None else found.state()
 
     def url(self, path: str, **query: object) -> str:
         """Returns the address of a page."""
@@ -83,7 +121,7 @@ class PageView:
 
     def here_with(self, **changed: object) -> str:
         """Returns this page's address with other values."""
-        kept = {key: value for key, value in self.query.items if key != "said"}
+        kept = {key: value for key, value in self.query.items if key not in KEYS}
         return self.url(self.path, **{**kept, **changed})
 
     def allows(self, action: str) -> bool:
@@ -96,8 +134,9 @@ class PageView:
     def render_live(self, template: str, **context: object) -> str:
         """Returns the part of a page that changes."""
         found = _environment().get_template(template)
-        values = found.new_context({**context, "view": self})
-        return labelled("".join(found.blocks["live"](values)))
+        context = {**context, "view": self}
+        told = _environment().get_template("told.html").render(context)
+        return labelled(told + "".join(found.blocks["live"](found.new_context(context))))
 
     def message(self, title: str, text: str) -> str:
         return self.render("message.html", title=title, text=text)
@@ -138,14 +177,23 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "lasting": _lasting,
-        "took": _took,
-        "number": _number,
-        "text": _text,
+        "ago": values.ago,
+        "lasting": values.lasting_or_nothing,
+        "took": values.took,
+        "number": values.number,
+        "text": values.text,
         "in_filter": quoted,
         "quoted": lambda value: quote(str(value), safe=""),
+        "unquoted": unquote,
     }
-    made.globals |= {"bars": bars, "actions": ACTIONS}
+    made.globals |= {
+        "actions": ACTIONS,
+        "badge": badge,
+        "bars": bars,
+        "bulk_words": BULK_WORDS,
+        "chart": chart,
+        "pages": NAVIGATION,
+    }
     return made
 
 
@@ -156,27 +204,3 @@ def _harmless(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value, 10_000)
     return value
-
-
-def _text(value: str) -> Markup:
-    return Markup("\n").join(escape(printable(each, 10_000)) for each in value.splitlines())
-
-
-def _lasting(seconds: float | None) -> str:
-    return "" if seconds is None else lasting(seconds)
-
-
-def _took(seconds: float | None) -> str:
-    """Formats a time that may be short."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 60 else lasting(seconds)  # noqa: PLR2004 (a minute)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    is_whole = value >= 100 or value == int(value)  # noqa: PLR2004 (digits enough)
-    return f"{value:,.0f}" if is_whole else f"{value:,.1f}"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from starlette.testclient import TestClient
@@ -55,6 +56,12 @@ class Site:
 
     def failed(self) -> list[str]:
         return sorted(each.uuid for each in self.queue.failed.all())
+
+
+def bulk_page(answer: Any) -> str:
+    """Give the page of the background action that an answer leads to."""
+    (bulk,) = parse_qs(urlsplit(answer.headers["location"]).query)["bulk"]
+    return f"/bulk/{bulk}"
 
 
 @pytest.fixture

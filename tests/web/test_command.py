@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import settings_of
 from tests.support.process import Process, Project, wait_for
 from tests.support.projects import DatabaseProject, RedisProject
+from tests.web.conftest import bulk_page
 
 JOBS = """
 import time
@@ -101,7 +102,7 @@ def test_it_shows_and_does_what_real_workers_see(project: Project) -> None:
     cause = told("causes")["causes"][0]["cause"]
     form = {"cause": cause, "back": "/failed"}
     done = httpx2.post(f"{address}/actions/retry", data=form, headers=FROM_HERE)
-    bulk = done.headers["location"].partition("?")[0]
+    bulk = bulk_page(done)
     wait_for(lambda: "Done" in httpx2.get(address + bulk).text, "the end of it")
     wait_for(lambda: [each["count"] for each in told("causes")["causes"]] == [3], "them again")
     ended = httpx2.post(f"{address}/actions/cancel", data={"uuids": uuid}, headers=FROM_HERE)

@@ -75,7 +75,7 @@ def test_one_of_them_has_its_page(lined: Site, ids: list[str]) -> None:
     assert link
     for path in (link[1].replace("&amp;", "&"), f"/jobs/{ids[7]}"):
         text = text_of(client, path)
-        assert re.search(r"In line queue here:mail group shop:<1> position 7 ", text), text
+        assert re.search(r"Is in line .*in here:mail, number 7 of shop:<1>", text), text
         assert 'action="/confirm/cancel"' in client.get(path).text
     assert client.get(f"/api/v1/jobs/{ids[7]}").json()["waiting"]["position"] == 7
 

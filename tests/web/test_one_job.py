@@ -86,7 +86,9 @@ def test_attempts_are_shown_of_jobs_that_run_wait_again_and_are_delayed(site: Si
     (first,) = asked(site, uuid)["attempts"]
     assert (first["ended"], first["error"]) == ("error", "ValueError: no <b>luck</b>")
     assert before <= first["ended_at"] <= iso(time.time())
-    assert f'data-label="Ended">{first["ended_at"]}<' in site.client().get(f"/jobs/{uuid}").text
+    page = site.client().get(f"/jobs/{uuid}").text
+    assert f'<b>Attempt 1 ended: error</b> <time datetime="{first["ended_at"][:10]}T' in page
+    assert f'title="{first["ended_at"]} UTC"' in page
     assert asked(site, uuid)["waiting"]["place"] == "ready"
     start(site).settle(End(State.RELEASED, 600))
     seen = asked(site, uuid)

@@ -25,7 +25,7 @@ from qframe.web import app, pages
 from qframe.web.pages import PAGES
 from qframe.worker import WorkerOptions, roster
 from tests.support.process import wait_for
-from tests.web.conftest import FROM_HERE, Site
+from tests.web.conftest import FROM_HERE, Site, bulk_page
 
 PLAIN = [path for path in PAGES if "{" not in path]
 
@@ -108,7 +108,7 @@ def test_waiting_jobs_are_listed_page_by_page_and_cancelled(site: Site) -> None:
     asked = client.get("/confirm/cancel", params={**at, "filter": "args.user:3"})
     assert "12" in re.findall(r"<dd>(.*?)</dd>", asked.text)
     done = post(client, "cancel", **at, filter="args.user:3")
-    bulk = done.headers["location"].partition("?")[0]
+    bulk = bulk_page(done)
     wait_for(lambda: "Done" in text_of(client, bulk), "the end of it")
     assert "12 of the 12 looked at" in text_of(client, bulk)
     assert site.queue.size() == 106
@@ -152,7 +152,7 @@ def test_failed_jobs_by_cause_and_one_by_one(site: Site, monkeypatch: pytest.Mon
     assert "60" in re.findall(r"<dd>(.*?)</dd>", asked.text)
     heard: list[events.OperatorActed] = []
     events.listen(events.OperatorActed)(heard.append)
-    bulk = post(client, "forget", cause=cause).headers["location"].partition("?")[0]
+    bulk = bulk_page(post(client, "forget", cause=cause))
     wait_for(lambda: "Done" in text_of(client, bulk), "the end of it")
     assert site.failed() == ["k"]
     assert "1 failed job." in text_of(client, "/failed")

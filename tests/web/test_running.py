@@ -14,7 +14,7 @@ from qframe.features.status import cancel_key
 from qframe.payload import tags
 from qframe.worker import WorkerOptions, roster
 from tests.support.process import wait_for
-from tests.web.conftest import Site
+from tests.web.conftest import Site, bulk_page
 from tests.web.test_pages import post, text_of
 
 
@@ -88,7 +88,7 @@ def test_all_that_are_chosen_are_told_to_end(runs: Runs) -> None:
     at = {"place": "running", "filter": "tag:tenant:7"}
     asked = client.get("/confirm/cancel", params=at).text
     assert "<dd>1</dd>" in asked
-    bulk = post(client, "cancel", **at).headers["location"].partition("?")[0]
+    bulk = bulk_page(post(client, "cancel", **at))
     wait_for(lambda: "1 of the 1 looked at" in text_of(client, bulk), "the end of it")
     assert store.get(cancel_key("u-1"), cancel_key("u-2")) == ["1", None]
     assert "cancelled+1+of+1" in post(client, "cancel", uuids="u-2").headers["location"]

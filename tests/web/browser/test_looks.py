@@ -214,23 +214,23 @@ def test_all_works_without_javascript(plain: Project, open_window: Open) -> None
     row.get_by_role("button", name="Resume").click()
     window.sees("resumed mail of database")
     row.get_by_role("button", name="Clear").click()
-    page.get_by_role("button", name="Clear 1").click()
+    page.get_by_role("button", name="Clear 1 job").click()
     window.sees("deleted 1 job")
     window.go("/failed?by=time")
     page.get_by_role("link", name="Next page").click()
     assert page.locator("input[name=uuids]").count() == 10
     page.get_by_role("link", name="From the beginning").click()
     page.locator("input[name=uuids]").first.check()
-    page.get_by_role("button", name="Forget the selected").click()
-    page.get_by_role("button", name="Forget 1").click()
-    window.sees("forget: 1 of 1")
+    page.get_by_role("button", name="Forget selected").click()
+    page.get_by_role("button", name="Forget 1 job").click()
+    window.sees("removed 1 of 1")
     page.get_by_label("Filter").fill("error:ValueError")
     page.get_by_role("button", name="Show").click()
-    page.get_by_role("button", name="Retry all that are chosen").click()
-    page.get_by_role("button", name="Retry 59").click()
-    assert "/bulk/" in page.url
+    page.get_by_role("button", name=re.compile("^Retry all")).click()
+    page.get_by_role("button", name="Retry 59 jobs").click()
+    assert "bulk=" in page.url
     for _ in range(200):
-        if "Done after" in window.text():
+        if "Queued failed jobs again" in window.text():
             break
         page.reload()
     assert "59 of the 59 looked at" in window.text()
@@ -239,6 +239,6 @@ def test_all_works_without_javascript(plain: Project, open_window: Open) -> None
     page.get_by_role("button", name="Scale").click()
     window.sees("to run 3 jobs at once")
     page.get_by_role("button", name="Stop").click()
-    page.get_by_role("button", name="Stop").click()
+    page.locator(".confirm").get_by_role("button", name="Stop").click()
     assert worker.wait() == 0
     window.is_clean()
