@@ -58,6 +58,21 @@ class ResizeImage(Queueable):
             raise OSError(f"cannot identify image file '{self.path}'")
 
 
+class Deliver(Queueable):
+    """A call of a customer's server, some of which are gone."""
+
+    job_name = "shop.webhooks.Deliver"
+    queue = "webhooks"
+    tries = 2
+    order: int
+
+    def handle(self) -> None:
+        """Call it."""
+        time.sleep(0.01)
+        if self.order % 12 == 5:  # noqa: PLR2004 (some)
+            raise ConnectionError(f"https://hooks.example.com/{self.order} answered 410 Gone")
+
+
 class ExportYear(Queueable):
     """What runs for long."""
 

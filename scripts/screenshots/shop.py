@@ -12,9 +12,11 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from qframe import QueueManager, Secret, batch, config, dispatch, manager
+from qframe import Flow, QueueManager, Secret, batch, config, dispatch, manager
+from qframe.operations import schedules
 from qframe.operations.queues import pause
-from scripts.screenshots import jobs
+from qframe.schedules.rows import row_of
+from scripts.screenshots import history, jobs
 from tests.support.redis_server import RedisServer
 
 _ROOT = Path(__file__).parents[2]
@@ -30,9 +32,11 @@ def open_shop(folder: Path) -> Iterator[str]:
         shop = QueueManager(config.load(settings))
         stack.callback(shop.close)
         manager.use(shop)
+        history.write(shop.connection("redis"))
+        _plan(shop)
         _dispatch()
         for words in (
-            ("work", "redis", "--queue", "mail,payments", "--concurrency", "4"),
+            ("work", "redis", "--queue", "mail,payments,webhooks", "--concurrency", "4"),
             ("work", "database", "--queue", "images,default", "--name", "pictures"),
             ("work", "database", "--queue", "reports", "--concurrency", "2", "--name", "reports"),
         ):
@@ -51,9 +55,25 @@ def _configure(folder: Path, redis_url: str) -> Path:
         'default = "redis"\n'
         'jobs = ["scripts.screenshots.jobs"]\n\n'
         f'[connections.redis]\ndriver = "redis"\nurl = {json.dumps(redis_url)}\n\n'
-        f'[connections.database]\ndriver = "database"\nurl = {json.dumps(database)}\n'
+        f'[connections.database]\ndriver = "database"\nurl = {json.dumps(database)}\n\n'
+        '[web]\nname = "production"\ncolor = "red"\n'
     )
     return file
+
+
+def _plan(shop: QueueManager) -> None:
+    """Add schedules, as somebody would on the page."""
+    rows = {
+        "nightly report": ("daily_at 03:30", "Europe/Vienna"),
+        "stock levels": ("every_five_minutes; between 8:00 20:00", "Europe/Vienna"),
+        "weekly digest": ("weekly_on monday 8:00", "Europe/Vienna"),
+        "invoices": ("monthly_on 1 6:15", "Europe/Vienna"),
+        "heartbeat": ("every 30s", "UTC"),
+    }
+    data = {"page": 1}
+    for name, (when, zone) in rows.items():
+        row = row_of(job="shop.catalogue.RenderPage", data=data, when=when, timezone=zone)
+        schedules.add(shop, shop.connection("database"), name, row)
 
 
 def _dispatch() -> None:
@@ -64,11 +84,19 @@ def _dispatch() -> None:
     for order in range(4000, 4080):
         card = jobs.ChargeCard(order=order, cents=order * 3, token=Secret(f"tok_{order}"))
         dispatch(card).on_connection("redis").send()
+    for order in range(4000, 4090):
+        dispatch(jobs.Deliver(order=order)).on_connection("redis").send()
     for number in range(60):
         picture = jobs.ResizeImage(path=f"uploads/{number}.png")
         dispatch(picture).on_connection("database").send()
     pages = (jobs.RenderPage(page=number) for number in range(40))
     batch(pages).name("winter catalogue").allow_failures().on_connection("database").dispatch()
+    flow = Flow("order 4711").on_connection("database")
+    charged = flow.add(jobs.RenderPage(page=1), name="charge the card")
+    packed = flow.add(jobs.RenderPage(page=2), name="pack", after=[charged])
+    invoice = flow.add(jobs.RenderPage(page=13), name="invoice", after=[charged])
+    flow.add(jobs.RenderPage(page=3), name="say thanks", after=[packed, invoice])
+    flow.dispatch()
     for year in (2024, 2025):
         dispatch(jobs.ExportYear(year=year)).on_connection("database").send()
 
@@ -88,7 +116,8 @@ def _dispatch_more() -> None:
 
 
 def _is_worked(shop: QueueManager) -> bool:
-    left = [shop.connection("redis").sizes(name).total for name in ("mail", "payments")]
+    names = ("mail", "payments", "webhooks")
+    left = [shop.connection("redis").sizes(name).total for name in names]
     left.append(shop.connection("database").sizes("images").total)
     reports = shop.connection("database").sizes("reports").reserved
     return not any(left) and reports == 2  # noqa: PLR2004 (both run)

@@ -142,7 +142,7 @@ def test_no_text_of_a_job_runs(plain: Project, open_window: Open) -> None:
     for path in paths:
         with page.expect_response(lambda each: "/live?" in each.url):
             window.go(path)
-        page.wait_for_function("document.getElementById('state') !== null")
+        page.wait_for_function("document.getElementById('lost') !== null")
         assert page.evaluate("window.pwned") == 0, path
         assert wrong_tags(page.content()) == [], path
         assert "<script>" in window.text() or path not in {"/failed", "/batches"}

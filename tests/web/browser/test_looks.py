@@ -27,6 +27,7 @@ PAGES += [
     "/batches",
     "/flows",
     "/classes",
+    "/classes/jobs.Breaks",
 ]
 PAGES += ["/schedules", "/jobs?place=finished", "/jobs?place=running&filter=error:x"]
 LONG = "app.modules." + "VeryLongNameOfAJob" * 8
