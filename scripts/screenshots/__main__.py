@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parents[2]
 _CHROMIUM = "/usr/bin/chromium"
 _COLOURS = 64
 """Enough for what has no pictures, and a quarter of the bytes."""
-_SIZE = (1280, 860)
+_SIZE = (1240, 800)
 _PHONE = (390, 780)
 _Look: TypeAlias = Literal["light", "dark"]
 _LOOKS: tuple[_Look, ...] = ("light", "dark")

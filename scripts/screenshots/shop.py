@@ -53,6 +53,7 @@ def _configure(folder: Path, redis_url: str) -> Path:
     file.write_text(
         f"root = {json.dumps(str(_ROOT))}\n"
         'default = "redis"\n'
+        'version = "2.4.2"\n'
         'jobs = ["scripts.screenshots.jobs"]\n\n'
         f'[connections.redis]\ndriver = "redis"\nurl = {json.dumps(redis_url)}\n\n'
         f'[connections.database]\ndriver = "database"\nurl = {json.dumps(database)}\n\n'
