@@ -131,7 +131,7 @@ def test_a_change_keeps_what_it_does_not_say(small: Site, fresh: Path, through: 
             assert answer.status_code == 200, answer.text
             return
         page = client.get("/schedules").text
-        form = dict.fromkeys(re.findall(r'<(?:input|select) name="(\w+)"', page), "")
+        form = dict.fromkeys(re.findall(r'<(?:input|select)[^>]*? name="(\w+)"', page), "")
         assert set(wanted) <= set(form), "the form has a field for each"
         for key, value in wanted.items():
             form[key] = ("no", "yes")[value] if isinstance(value, bool) else str(value)
