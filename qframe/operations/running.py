@@ -42,7 +42,7 @@ class Running(BaseModel):
     """Why some could not be read; "" if all were."""
 
 
-class _Read(NamedTuple):
+class _ReadPayload(NamedTuple):
     """A payload that was read, and its bytes."""
 
     message: Mapping[str, Any]
@@ -118,12 +118,12 @@ def _shown(job: RunsOn, message: Mapping[str, Any]) -> FilteredMessage:
 
 def _messages(
     board: Board, name: str, queue: str, jobs: Collection[RunsOn], ends: float
-) -> tuple[dict[str, _Read], str]:
+) -> tuple[dict[str, _ReadPayload], str]:
     """Reads the payloads of a queue's running jobs, by uuid; and why some are missing."""
     connection = board.connection(name)
     if Capability.SEARCH not in connection.capabilities:
         return {}, f"{name} does not show it"
-    found: dict[str, _Read] = {}
+    found: dict[str, _ReadPayload] = {}
     left, after = {each.uuid for each in jobs}, ""
     while left:
         if time.monotonic() >= ends:
@@ -138,7 +138,7 @@ def _messages(
             uuid = one_line(str(message.get("uuid", "")), 80)
             if uuid in left:
                 left.discard(uuid)
-                found[uuid] = _Read(message, len(each.raw_body))
+                found[uuid] = _ReadPayload(message, len(each.raw_body))
         after = page.after
         if not after:
             break  # the rest have ended meanwhile

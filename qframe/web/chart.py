@@ -66,7 +66,9 @@ def chart(trend: Trend, deploys: Sequence[DeployState], *, runs: bool = False) -
     ).format(Markup("").join(panels), _axis(trend), _layer(trend, ended, deploys, steps))
 
 
-def _times(title: str, says: str, values: Sequence[float | None], marks: Sequence[_Mark]) -> Markup:
+def _times(
+    title: str, says: str, values: Sequence[float | None], marks: Sequence[_DeployMark]
+) -> Markup:
     known = [each for each in values if each is not None]
     last = took(known[-1]) if known else "no job started"
     label = f"{title}, {says}, over time; now {last}"
@@ -75,17 +77,19 @@ def _times(title: str, says: str, values: Sequence[float | None], marks: Sequenc
     return _panel(title, legend, label, _HEIGHTS[2], drawn, marks)
 
 
-class _Mark(NamedTuple):
+class _DeployMark(NamedTuple):
     """A deploy, at a part of the width from 0 to 1."""
 
     at: float
     name: str
 
 
-def _marks(deploys: Iterable[DeployState], trend: Trend) -> list[_Mark]:
+def _marks(deploys: Iterable[DeployState], trend: Trend) -> list[_DeployMark]:
     whole = trend.step_seconds * len(trend.done)
     found = [
-        _Mark(1 - each.seconds_ago / whole, printable(each.version or each.text or "deploy", 14))
+        _DeployMark(
+            1 - each.seconds_ago / whole, printable(each.version or each.text or "deploy", 14)
+        )
         for each in deploys
         if each.seconds_ago < whole
     ]
@@ -115,7 +119,7 @@ def _panel(
     label: str,
     height: int,
     drawn: Markup,
-    marks: Sequence[_Mark],
+    marks: Sequence[_DeployMark],
     *,
     named: bool = False,
 ) -> Markup:
@@ -184,7 +188,7 @@ def _line(values: Sequence[float | None], height: int, top: _Top) -> Markup:
     return _grid(height, top, drawn)
 
 
-def _drawn_marks(marks: Sequence[_Mark], height: int, *, named: bool) -> Markup:
+def _drawn_marks(marks: Sequence[_DeployMark], height: int, *, named: bool) -> Markup:
     """Draws a line at each deploy, and names those that are not too close to the one before."""
     drawn, named_at = Markup(""), -1.0
     for mark in marks:

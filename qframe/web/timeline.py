@@ -13,7 +13,7 @@ from qframe.web.markup import tone
 _STATES = {"WAITING": "waiting", "RELEASED": "waiting"}
 
 
-class Moment(NamedTuple):
+class TimelineEntry(NamedTuple):
     """One entry. `at` is a UTC time; "" if it is not known, or has not come."""
 
     at: str
@@ -37,7 +37,7 @@ def state_of(job: OneJob) -> str:
     return _STATES.get(job.status.state, job.status.state.lower())
 
 
-def moments(job: OneJob) -> list[Moment]:
+def moments(job: OneJob) -> list[TimelineEntry]:
     """Returns what happened to a job, the first first; what is due comes last."""
     known = [*_begin(job), *_attempts(job), *_end(job)]
     known.sort(key=lambda each: each.at)
@@ -51,37 +51,47 @@ def moments(job: OneJob) -> list[Moment]:
     return [*known, *_next(job)]
 
 
-def _begin(job: OneJob) -> list[Moment]:
+def _begin(job: OneJob) -> list[TimelineEntry]:
     at = envelope.dispatched_at(job.uuid)
     moment = iso(at) if at is not None else job.status.queued_at if job.status else None
     to = f"to {job.connection}:{job.queue}"
-    return [] if moment is None else [Moment(moment, "Dispatched", to)]
+    return [] if moment is None else [TimelineEntry(moment, "Dispatched", to)]
 
 
-def _attempts(job: OneJob) -> list[Moment]:
-    found: list[Moment] = []
+def _attempts(job: OneJob) -> list[TimelineEntry]:
+    found: list[TimelineEntry] = []
     for each in job.attempts:
         where = f"on {each.host}, process {each.pid}"
-        found.append(Moment(each.started_at, f"Attempt {each.number} started", where, "busy"))
+        found.append(
+            TimelineEntry(each.started_at, f"Attempt {each.number} started", where, "busy")
+        )
         if each.ended_at is not None:
             title = f"Attempt {each.number} ended: {each.ended or 'end unknown'}"
-            found.append(Moment(each.ended_at, title, each.error, tone(each.ended), ends=True))
+            found.append(
+                TimelineEntry(each.ended_at, title, each.error, tone(each.ended), ends=True)
+            )
         elif not each.ended:
-            found.append(Moment(each.started_at, f"Attempt {each.number} never ended"))
+            found.append(TimelineEntry(each.started_at, f"Attempt {each.number} never ended"))
     known = {each.started_at for each in job.attempts}
     running, status = job.running, job.status
     if running is not None and not job.attempts:
         where = f"on {running.host}, process {running.pid}"
-        found.append(Moment(running.since, f"Attempt {running.attempt} started", where, "busy"))
+        found.append(
+            TimelineEntry(running.since, f"Attempt {running.attempt} started", where, "busy")
+        )
     elif status is not None and status.started_at and status.started_at not in known:
         where = f"on {status.host}, process {status.pid}" if status.host else ""
-        found.append(Moment(status.started_at, f"Attempt {status.attempt} started", where, "busy"))
+        found.append(
+            TimelineEntry(status.started_at, f"Attempt {status.attempt} started", where, "busy")
+        )
     return found
 
 
-def _steps(job: OneJob) -> list[Moment]:
+def _steps(job: OneJob) -> list[TimelineEntry]:
     return [
-        Moment(each.at, f"{each.kind.capitalize()} {each.name}", _value(each.value, each.until))
+        TimelineEntry(
+            each.at, f"{each.kind.capitalize()} {each.name}", _value(each.value, each.until)
+        )
         for each in job.steps
     ]
 
@@ -92,15 +102,17 @@ def _value(value: object, until: str | None) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _end(job: OneJob) -> list[Moment]:
+def _end(job: OneJob) -> list[TimelineEntry]:
     if job.failed is not None:
         text = f"after {_times(job.attempts, job.failed.attempts)}: {job.failed.error}"
-        return [Moment(job.failed.failed_at, "Failed", text, "bad", ends=True)]
+        return [TimelineEntry(job.failed.failed_at, "Failed", text, "bad", ends=True)]
     status = job.status
     if status is None or status.ended_at is None or status.state not in _OVER:
         return []
     state = status.state.lower()
-    return [Moment(status.ended_at, state.capitalize(), status.remark, tone(state), ends=True)]
+    return [
+        TimelineEntry(status.ended_at, state.capitalize(), status.remark, tone(state), ends=True)
+    ]
 
 
 _OVER = {"COMPLETE", "SKIPPED", "FAILED", "CANCELLED"}
@@ -111,21 +123,22 @@ def _times(attempts: list[AttemptState], count: int) -> str:
     return f"{number:,} attempt" if number == 1 else f"{number:,} attempts"
 
 
-def _next(job: OneJob) -> list[Moment]:
+def _next(job: OneJob) -> list[TimelineEntry]:
     """Returns where the job is now, and what follows it."""
-    found: list[Moment] = []
+    found: list[TimelineEntry] = []
     waiting, running = job.waiting, job.running
     if running is not None:
-        found.append(Moment("", "Runs now", f"attempt {running.attempt}", "busy"))
+        found.append(TimelineEntry("", "Runs now", f"attempt {running.attempt}", "busy"))
     elif waiting is not None and waiting.place not in {"running", "held"}:
         if job.waits_for:
-            found.append(Moment("", f"Waits for the event {job.waits_for}", tone="warn"))
+            found.append(TimelineEntry("", f"Waits for the event {job.waits_for}", tone="warn"))
         title = "Due" if waiting.place == "delayed" else f"Is {waiting.place}"
         line = f", number {waiting.position:,} of {waiting.group}" if waiting.group else ""
         text = f"in {waiting.connection}:{waiting.queue}{line}"
-        found.append(Moment(waiting.at or "", title, text, tone(waiting.place)))
+        found.append(TimelineEntry(waiting.at or "", title, text, tone(waiting.place)))
     if job.chain is not None and job.chain.at == job.uuid:
         found += [
-            Moment("", f"Then {name}", "the next of its chain") for name in job.chain.following
+            TimelineEntry("", f"Then {name}", "the next of its chain")
+            for name in job.chain.following
         ]
     return found
