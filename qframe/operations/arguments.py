@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qframe.exceptions import InvalidPayload
-from qframe.payload import encryption, envelope, secret
+from qframe.payload import encryption, envelope, model_keys, secret
 from qframe.payload.text import one_line
 
 _SHORT = 240
@@ -31,7 +31,7 @@ def arguments_of(message: Mapping[str, Any], size: int) -> str:
         return _too_long(size)
     if encryption.is_encrypted(message):
         return "(encrypted)"
-    data = (secret.redacted(message) or message).get("data")
+    data = model_keys.named(secret.redacted(message) or message).get("data")
     if data in (None, {}, []):
         return ""
     if isinstance(data, dict):
