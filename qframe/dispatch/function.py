@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         connection: str
         queue: str
         delay: When
+        priority: int
         tries: int
         max_exceptions: int
         backoff: float | Sequence[float] | Exponential

@@ -150,7 +150,7 @@ class Inherits(SendWelcome):
     tries = 7
 
 
-@queueable(queue="math", tries=3, backoff=[1, 5], delay=timedelta(seconds=1))
+@queueable(queue="math", tries=3, backoff=[1, 5], delay=timedelta(seconds=1), priority=0)
 def add(a: int, b: int = 2) -> int:
     return a + b
 
