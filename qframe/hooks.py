@@ -39,7 +39,7 @@ class Hooks:
     find_open: Callable[[Any], OpenTransaction | None] | None = None
     """Returns the transaction that a dispatch on a `Connection` joins, or None."""
     modules: Sequence[str] = ()
-    """Modules of jobs besides those in the settings, for managers made from now on."""
+    """Modules of jobs besides those in the settings; imported modules may add to them."""
     adapters: Sequence[Callable[[object], type[Any] | None]] = ()
     """Return the job class of other objects, such as another library's task."""
     features: Sequence[Any] = ()

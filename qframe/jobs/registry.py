@@ -43,9 +43,8 @@ class Registry:
 
     def __init__(self, modules: Sequence[str] = (), hooks: Hooks = of_process) -> None:
         self._modules = tuple(modules)
-        self._also = tuple(hooks.modules)
         self._hooks = hooks
-        self._is_loaded = not (self._modules or self._also)
+        self._is_loaded = not self.modules
         self._found: dict[str, type[JobDefinition]] = {}
         # One thread at a time reads and imports: CPython 3.11 fails with two in `ast.parse` at
         # once.
@@ -54,11 +53,15 @@ class Registry:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules of `jobs`, and those that a framework added."""
-        return (*self._modules, *self._also)
+        return (*self._modules, *self._hooks.modules)
 
     def load(self) -> None:
         """Import the modules of `jobs`. Raises `ConfigurationError` with the one that fails."""
-        self.import_all(self.modules, "jobs")
+        project.put_on_path()
+        done = set[str]()
+        while left := [each for each in self.modules if each not in done]:
+            self.import_all(left, "jobs")  # which may add modules to the hooks
+            done.update(left)
         self._is_loaded = True
 
     def import_all(self, names: Sequence[str], key: str) -> None:
@@ -156,7 +159,7 @@ class Registry:
         module = job_class.__module__
         if self._modules:
             return self._may_import(project.main_module()[0] if module == "__main__" else module)
-        return _is_below(module, self._also) or project.holds(
+        return _is_below(module, self._hooks.modules) or project.holds(
             getattr(sys.modules.get(module), "__file__", None)
         )
 

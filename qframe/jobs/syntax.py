@@ -18,10 +18,12 @@ from typing import NamedTuple
 from qframe.jobs import project
 
 _OURS = "qframe"
-_DECORATORS = {"queueable"}
+_DECORATORS = {"queueable", "shared_task"}
 _TASKS = {("django.tasks", "task"), ("django_tasks", "task")}
 """Decorators of other libraries whose functions adapters make jobs of."""
 _BASES = {"Queueable", "JobDefinition"}
+_CELERY = "qframe.celery"
+_DECORATOR_OF_APP = "task"
 _MOST = 100
 """The most names to follow from file to file."""
 
@@ -146,7 +148,26 @@ class _SyntaxReader:
     def _makes_job(self, source: _Source, decorator: ast.expr) -> bool:
         """Whether a decorator is `queueable`, or one of the project's made with qframe."""
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        return any(self._is_decorator(each) for each in self._named(source, called))
+        if any(self._is_decorator(each) for each in self._named(source, called)):
+            return True
+        if not isinstance(called, ast.Attribute) or called.attr != _DECORATOR_OF_APP:
+            return False
+        return any(map(self._is_app, self._named(source, called.value)))
+
+    def _is_app(self, name: Name) -> bool:
+        """Whether a name is an app of `qframe.celery`, whose `task` makes jobs of functions."""
+        self._left -= 1
+        if self._left < 0 or _is_ours(name.module):
+            return self._left >= 0 and name == (_CELERY, "current_app")
+        source = self._source(name.module)
+        if source is None:
+            return False
+        assigned = source.assigned.get(name.attribute)
+        if isinstance(assigned, ast.Call):
+            made = self._named(source, assigned.func)
+            found = (each for one in made for each in (one, *_meant(source, one.attribute)))
+            return any(_is_celery(each) for each in found)
+        return any(self._is_app(each) for each in _meant(source, name.attribute))
 
     def _is_decorator(self, name: Name) -> bool:
         self._left -= 1
@@ -203,6 +224,10 @@ def _meant(source: _Source, name: str) -> Iterator[Name]:
 
 def _is_ours(module: str) -> bool:
     return module == _OURS or module.startswith(f"{_OURS}.")
+
+
+def _is_celery(name: Name) -> bool:
+    return name.module.startswith(_CELERY) and name.attribute == "Celery"
 
 
 def _is_loaded_job(name: Name) -> bool:

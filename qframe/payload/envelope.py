@@ -35,7 +35,7 @@ def create(  # noqa: C901, PLR0912 (another call would slow each dispatch)
 
     `keys` encrypt the data of an encrypted job; without keys it raises `ConfigurationError`.
     """
-    identity, name = _new_uuid(), job.fixed_name or job.wire_name()
+    identity, name = new_uuid(), job.fixed_name or job.wire_name()
     payload: dict[str, Any] = {
         "uuid": identity,
         "displayName": name if job.display_name is None else job.shown_name(name),
@@ -98,7 +98,7 @@ def _name_secrets(payload: dict[str, Any], job: Any, name: str) -> None:  # noqa
 _warned: set[str] = set()
 
 
-def _new_uuid() -> str:
+def new_uuid() -> str:
     """Return a uuid of version 7: milliseconds since 1970, and 74 random bits."""
     at, text = f"{int(time.time() * 1000):012x}", os.urandom(10).hex()
     return f"{at[:8]}-{at[8:]}-7{text[:3]}-{_VARIANTS[text[3]]}{text[4:7]}-{text[7:19]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
@@ -142,6 +142,8 @@ class ScheduleBook:
 
     def __init__(self) -> None:
         self._all: list[Schedule] = []
+        self.sources: list[Callable[[], None]] = []
+        """Functions that add schedules which are known once all modules are imported."""
 
     def add(self, made: Schedule) -> None:
         """Add a schedule."""
@@ -157,6 +159,8 @@ class ScheduleBook:
 
     def finished(self, zone: str) -> list[Schedule]:
         """Return all, by name. Raises `ConfigurationError` for a duplicate name."""
+        for source in self.sources:
+            source()
         found: dict[str, Schedule] = {}
         for each in self._all:
             each.finished(zone)

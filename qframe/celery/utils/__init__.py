@@ -1,0 +1,1 @@
+"""What tasks import from `celery.utils`."""

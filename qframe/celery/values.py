@@ -1,0 +1,58 @@
+"""Arguments as JSON has them: lists and dicts, and Celery's own form for times, numbers and ids."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from qframe.jobs.references import Reference
+
+_KIND: Final = "__type__"
+_VALUE: Final = "__value__"
+
+_KINDS: Final[dict[type, tuple[str, Callable[[Any], str]]]] = {
+    datetime: ("datetime", datetime.isoformat),
+    date: ("date", date.isoformat),
+    time: ("time", time.isoformat),
+    Decimal: ("decimal", str),
+    UUID: ("uuid", lambda value: value.hex),
+    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
+}
+_READ: Final[dict[str, Callable[[Any], Any]]] = {
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "decimal": Decimal,
+    "uuid": lambda value: UUID(value["hex"] if isinstance(value, dict) else value),
+    "bytes": base64.b64decode,
+    "base64": base64.b64decode,
+}
+
+
+def plain(value: Any) -> Any:
+    """Return an argument as it travels. What JSON cannot carry is left for qframe to refuse."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, str | int | float | Reference) or value is None:
+        return value
+    for kind, (name, write) in _KINDS.items():
+        if isinstance(value, kind):
+            return {_KIND: name, _VALUE: write(value)}
+    return value
+
+
+def restored(value: Any) -> Any:
+    """Return an argument as the task gets it."""
+    if isinstance(value, list):
+        return [restored(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {_KIND, _VALUE} and value[_KIND] in _READ:
+        return _READ[value[_KIND]](value[_VALUE])
+    return {key: restored(each) for key, each in value.items()}
