@@ -1,7 +1,7 @@
 """Celery's names on top of qframe: `from qframe.celery import Celery, shared_task`.
 
 Tasks run in `qframe work`, with qframe's leases, retries, statuses, flows and schedules; what is
-not there is refused by name, with what to use instead (docs/moving-from-celery.md).
+not there is refused by name, with what to use instead (docs/moving/celery.md).
 
 A task is an ordinary job of qframe. On the wire its `job` is the task's name in Celery, and its
 `data` has the arguments of the call, and nothing else:

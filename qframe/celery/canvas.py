@@ -10,6 +10,7 @@ from qframe.celery import jobs, missing, options
 from qframe.celery.apps import apps, tasks
 from qframe.celery.exceptions import NotSupported
 from qframe.celery.result import AsyncResult, EagerResult, GroupResult
+from qframe.celery.states import IGNORED
 from qframe.payload.envelope import new_uuid
 
 _CHAIN, _GROUP, _CHORD = "celery.chain", "celery.group", "celery.chord"
@@ -320,7 +321,7 @@ class chain(Canvas):  # noqa: N801 (Celery's name)
         """Run its tasks here and now, up to the first that fails. Returns its result."""
         last: Any = None
         for each in self.clone(args, kwargs).tasks:
-            before = [] if last is None else [last.get()]
+            before = [] if last is None else [_handed_on(last)]
             result = each.apply(before, **({} if last is not None else _first(given)))
             result.parent = last
             last = result
@@ -512,6 +513,11 @@ def _all(given: Iterable[Any]) -> Iterator[Any]:
         parts = [*parts[0]]
     for each in parts:
         yield maybe_signature(each)
+
+
+def _handed_on(result: Any) -> Any:
+    """Return what the next task gets: None from one that was ignored."""
+    return None if getattr(result, "state", "") == IGNORED else result.get()
 
 
 def _first(given: Mapping[str, Any]) -> dict[str, Any]:

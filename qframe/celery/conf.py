@@ -211,7 +211,7 @@ def unknown(key: str) -> NotSupported:
         return refused(f"setting {key}", _REFUSED[max(known, key=len)])
     return NotSupported(
         f"qframe.celery has no setting {one_line(key, 60)}{nearest(key, DEFAULTS)}; "
-        "docs/moving-from-celery.md lists those it has"
+        "docs/moving/celery.md lists those it has"
     )
 
 

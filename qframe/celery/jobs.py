@@ -232,9 +232,7 @@ def job_of(
         **routed,
         **{key: value for key, value in options.items() if value is not None},
     }
-    job: CeleryJob = made(
-        job_class, {"args": plain(list(args or ())), "kwargs": plain(dict(kwargs or {}))}
-    )
+    job: CeleryJob = made(job_class, args=plain(list(args or ())), kwargs=plain(dict(kwargs or {})))
     put(job, "connection", app.connection_name)
     put(job, "queue", told["queue"])
     put(job, "priority", told["priority"])

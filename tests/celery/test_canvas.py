@@ -156,6 +156,14 @@ def given_after_failures(canvas: Any) -> Any:
     return result.get(timeout=1)
 
 
+def test_behind_an_ignored_task_the_next_gets_none() -> None:
+    whole = tasks.ignored.s() | tasks.note.s()
+    whole.apply_async()
+    drain()
+    whole.apply()
+    assert seen == [(None,), (None,)]
+
+
 def test_options_of_a_chain() -> None:
     result = chain(add.s(1, 1), add.s(1)).apply_async(countdown=60, queue="slow")
     assert drain() == Drained()
