@@ -16,7 +16,7 @@ VENDORS := .venv/vendors/.ready
 TYPED  := $(wildcard qframe qframe_health.py tests examples benchmarks faults scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo quick affected test test-all test-other lint format typecheck bench faults screenshots docs services wheel clean
+.PHONY: help venv demo quick affected test test-all test-other lint format typecheck bench faults screenshots docs services release wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -88,6 +88,9 @@ docs: $(READY) ## Build the site into build/site/html; a broken link is an error
 
 services: ## Install the servers that driver tests start for themselves (Debian, as root)
 	@sh scripts/services.sh
+
+release: $(READY) ## Build, check and tag the version of pyproject.toml; ARGS=--dry-run tags nothing
+	@$(BIN)/python -m scripts.release $(ARGS)
 
 wheel: $(READY) ## Build the sdist and the wheel into dist/
 	@rm -rf dist

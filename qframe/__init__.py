@@ -71,6 +71,8 @@ from qframe.manager import QueueManager
 from qframe.payload.secret import Secret
 
 if TYPE_CHECKING:
+    __version__: str
+
     from qframe.dispatch.event import asend_event, send_event
     from qframe.dispatch.flow import FlowRun, afind_flow, find_flow
     from qframe.dispatch.pending_flow import Flow
@@ -182,6 +184,10 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         """Import lazily what most dispatching programs do not need."""
+        if name == "__version__":
+            from importlib import metadata  # noqa: PLC0415 (imported on first use)
+
+            return metadata.version("qframe")
         with forks.undisturbed():
             return _imported(name)
 

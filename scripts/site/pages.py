@@ -13,9 +13,12 @@ ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)((?:#[^)\s]*)?)\)")
 _FROM_README = {
     "Five minutes": "start/five-minutes.md",
-    "What is guaranteed": "concepts/guarantees.md",
 }
-_PROJECT = {"CHANGELOG.md": "project/changelog.md", "CONTRIBUTING.md": "project/contributing.md"}
+_PROJECT = {
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
+}
 
 
 def write(folder: Path) -> None:
