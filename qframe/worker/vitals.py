@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import threading
 import time
+from pathlib import Path
 
+from qframe.drivers import process
 from qframe.payload.text import one_line
 from qframe.worker.health import Vitals
 from qframe.worker.loop import Loop
@@ -22,7 +22,7 @@ class LoopVitals:
         self._round = ROUND + max(loop.options.sleep, loop.options.rest)
         self._well_at = time.monotonic()
         """When a job last ran as it should."""
-        self._moves = _ThreadClock(threading.main_thread())
+        self._moves = _MainThreadClock()
 
     def __call__(self) -> Vitals:
         now = time.monotonic()
@@ -39,19 +39,21 @@ class LoopVitals:
         return until
 
 
-class _ThreadClock:
-    """When a thread last ran, as its processor time shows."""
+class _MainThreadClock:
+    """When the main thread of this process last ran, as its processor time shows."""
 
-    def __init__(self, thread: threading.Thread) -> None:
-        self._moved_at = time.monotonic()
-        self._used = -1.0
-        self._clock: int | None = None
-        if hasattr(time, "pthread_getcpuclockid") and thread.ident is not None:
-            self._clock = time.pthread_getcpuclockid(thread.ident)
+    def __init__(self) -> None:
+        # By the thread's id in the system: what `threading` calls an id is not one under gevent.
+        self._place = Path(f"/proc/self/task/{process.pid()}/schedstat")
+        self._used = b""
+        self._moved_at = 0.0
 
     def look(self, now: float) -> float:
         """Returns when it was last seen to have run; `now` where that cannot be known."""
-        used = math.nan if self._clock is None else time.clock_gettime(self._clock)
+        try:
+            used = self._place.read_bytes().partition(b" ")[0]
+        except OSError:
+            return now
         if used != self._used:
             self._used, self._moved_at = used, now
         return self._moved_at

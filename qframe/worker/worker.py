@@ -16,9 +16,9 @@ from qframe.jobs import execution
 from qframe.manager import QueueManager
 from qframe.metrics import version
 from qframe.metrics.by_tag import TagRecorder
-from qframe.worker import roster
+from qframe.worker import health, roster
 from qframe.worker.concurrency import ConcurrencyLimits
-from qframe.worker.health import EVERY, HealthFile, HealthReport, WritesHealth
+from qframe.worker.health import HealthFile, HealthReport, WritesHealth
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
@@ -227,7 +227,7 @@ class JobWorker:
             return report
         # Without threads, it writes between two requests to its backend.
         report = HealthReport(LoopVitals(loop), place, min(ROUND, self._beats.longest))
-        self._beats.add(EVERY, report.beat, first=0)
+        self._beats.add(health.EVERY, report.beat, first=0)
         return report
 
     def side_tasks(self) -> Sequence[SideTask]:
