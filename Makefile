@@ -5,6 +5,8 @@
 PYTHON ?= python3
 ARGS   ?=
 BASE   ?= origin/main
+# Processes of pytest: most tests of real workers wait, so there are more than processors.
+PROCESSES ?= 6
 BIN    := .venv/bin
 # One stamp per interpreter name: asking for another one makes the environment anew.
 READY  := .venv/.ready-$(subst /,_,$(PYTHON))
@@ -45,15 +47,15 @@ quick: $(READY) ## Run what shows most in two minutes, at each save; ARGS as bel
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "quick and not slow" $(ARGS)
 
 affected: $(READY) ## Run the tests whose modules a change touches; BASE=origin/main
-	@$(BIN)/python -m scripts.affected $(BASE) -- -n 4 --dist worksteal -m "not slow" $(ARGS)
+	@$(BIN)/python -m scripts.affected $(BASE) -- -n $(PROCESSES) --dist worksteal -m "not slow" $(ARGS)
 
 test: $(READY) ## Run the tests that protect a change; ARGS="tests/worker -k timeout" narrows
 	@$(BIN)/python -m compileall -q qframe # or each of the processes they start would do it again
-	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal -m "not slow" $(ARGS)
 
 test-all: $(READY) $(VENDORS) ## Run all tests, also those that are slow by nature; ARGS as above
 	@$(BIN)/python -m compileall -q qframe
-	@HISTORIES=$${HISTORIES:-200} $(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+	@HISTORIES=$${HISTORIES:-200} $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal $(ARGS)
 
 test-other: ## Run what needs no server on the newest other Python found (pyenv, PATH)
 	@sh scripts/other_python.sh

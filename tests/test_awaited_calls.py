@@ -264,7 +264,7 @@ CALLS: list[Callable[[], Awaitable[Any]]] = [
 def test_the_loop_goes_on_meanwhile(
     embedded: Connection, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Awaitable[Any]]
 ) -> None:
-    slow = Slow(embedded, monkeypatch, 0.3)
+    slow = Slow(embedded, monkeypatch, 0.1)
 
     async def main() -> int:
         ticks = 0
@@ -280,7 +280,7 @@ def test_the_loop_goes_on_meanwhile(
         ticking.cancel()
         return ticks
 
-    assert asyncio.run(main()) >= 5
+    assert asyncio.run(main()) >= 2  # none, were it to block
     assert slow.threads <= {"qframe-sender", "qframe-long-sender"}
 
 

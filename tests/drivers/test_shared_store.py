@@ -13,7 +13,7 @@ from tests.support.projects import BeanstalkdProject, RedisProject, ServerProjec
 from tests.support.sql_server import SqlServer
 
 Host = Callable[..., ServerProject]
-_LINKS = 200
+_LINKS = 100
 _DISPATCH = """
 from qframe import batch, chain, dispatch
 from jobs import Flaky, Note, Steps

@@ -76,6 +76,7 @@ worker/test_pool.py::test_it_*_a_worker_*
 worker/test_pool.py::test_workers_are_replaced_when_files_change
 worker/test_isolation_apart.py::test_a_killed_workers_job_ends_with_it_there_as_well
 worker/test_isolation_apart.py::test_who_finds_no_room_waits_for_it_and_its_neighbours_go_on
+drivers/test_shared_store.py::test_a_worker_killed_in_a_chain_is_replaced_by_one_on_another_host
 outbox/test_killed.py::*
 worker/test_exactly_once.py::test_each_row_has_its_job_whenever_the_program_is_killed
 
@@ -103,6 +104,7 @@ worker/test_chains.py::test_two_workers_run_a_chain_with_a_batch_in_it = databas
 worker/test_attempts.py::test_three_tries_killed_twice_then_done = database
 worker/test_timeouts.py::test_a_job_stuck_in_c_is_ended_and_fails_with_a_reason = database
 worker/test_awaiting.py::* = database*
+worker/test_groups.py::test_in_strict_order_each_* = database*
 worker/test_hostile.py::* = database*
 
 # `make test` shows it of one kind of worker, job or end, .ci/run of the others.
@@ -162,10 +164,12 @@ worker/test_pauses.py::test_a_paused_queue_waits_and_the_others_go_on = database
 worker/test_stops.py::test_restart_ends_a_busy_worker_after_its_job = database
 worker/test_attempts.py::test_three_tries_killed_twice_then_done = database redis
 worker/test_awaiting.py::* = database* redis*
-worker/test_steps.py::test_a_job_sleeps_and_waits_for_an_event = database-* *-Order-line
+worker/test_steps.py::test_a_job_sleeps_and_waits_* = database-Order-* data*Async-slots *-Order-line
 worker/test_steps.py::test_a_job_that_gives_itself_back_goes_on_where_it_was = database-* *-line
 worker/test_exactly_once.py::test_however_a_job_ends_it_is_done_once = sqlite* *worker
 worker/test_beanstalkd_faults.py::* = F1 F5 F40 F42 F43 F45
+worker/test_flows.py::test_a_flow_with_a_node_of_each_kind = database* *-line
+worker/test_leases.py::test_a_late_failure_or_release_* = database* redis-raises* *-fails?running
 
 # What our own tests and measurements stand on.
 drivers/test_support_*.py::*

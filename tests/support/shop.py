@@ -63,7 +63,7 @@ def opened(url: str) -> Iterator[Shop]:
     settings = {
         "default": "database",
         "root": Path(__file__).parents[2],  # where the jobs of tests are
-        "connections": {"database": {"driver": "database", "url": url, "busy_timeout": 5}},
+        "connections": {"database": {"driver": "database", "url": url, "busy_timeout": 20}},
     }
     before = manager.current()
     with events.kept():

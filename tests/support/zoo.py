@@ -58,7 +58,7 @@ class Sleep(Queueable):
 class Held(Queueable):
     """Runs until there is a file of its name: `Project.let_go` makes it."""
 
-    word: str = "held"
+    word: str | int = "held"
     timeout = 0
 
     def handle(self) -> None:

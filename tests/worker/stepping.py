@@ -105,6 +105,7 @@ class Kills(Queueable):
     """Has its worker killed at one of its places: each place kills once."""
 
     word: str
+    steps: int = 2
     within: bool = False
     tries: ClassVar[int | None] = 0
 
@@ -126,7 +127,7 @@ class Kills(Queueable):
 
     def handle(self) -> None:
         total = 0
-        for number in range(3):
+        for number in range(self.steps):
             self.die(number, "before")
             total += self.step(f"step {number}", self.do, number)
             self.die(number, "after")

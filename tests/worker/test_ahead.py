@@ -17,12 +17,12 @@ pytestmark = [
 
 
 def test_a_slow_job_hoards_none_of_the_short_ones_behind_it(project: Project) -> None:
-    """One of eight seconds, a hundred short ones, two workers: the short ones end before it."""
+    """A long one, a hundred short ones, two workers: the short ones end before it."""
     for number in range(40):  # both learn that jobs are short, and reserve ahead
         project.push("Note", {"word": f"first-{number}"})
     workers = [project.work("--quiet") for _ in range(2)]
     project.wait_for_note("note", count=40)
-    project.push("Sleep", {"seconds": 8})
+    project.push("Held")
     for number in range(100):
         project.push("Note", {"word": f"short-{number}"})
     project.wait_for_note("note", count=140)
@@ -30,6 +30,7 @@ def test_a_slow_job_hoards_none_of_the_short_ones_behind_it(project: Project) ->
     assert {
         Counter(words[1] for words in project.notes("note"))[f"short-{n}"] for n in range(100)
     } == {1}
+    project.let_go("held")
     project.wait_for_note("end")
     for worker in workers:
         assert worker.stop() == 0

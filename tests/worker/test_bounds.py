@@ -72,7 +72,7 @@ def test_all_workers_run_so_many_of_a_queue_and_delay_no_other(crowd: Project) -
 )
 def test_it_holds_in_workers_of_every_kind(crowd: Project, how: tuple[object, ...]) -> None:
     crowd.configure(OVER_ALL.replace("3", "2"))
-    count = 6
+    count = 4
     push(crowd, count, seconds=0.5)
     workers = [crowd.work("--queue", "mail", "--sleep", 20, *how) for _ in range(count)]
     wait_for(lambda: ended(crowd) == count, "all jobs")
@@ -81,7 +81,7 @@ def test_it_holds_in_workers_of_every_kind(crowd: Project, how: tuple[object, ..
     assert most_at_once(crowd, "mail") == 2
 
 
-@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("slots", [*slow(1), 4])
 def test_a_queue_that_is_full_is_not_empty(crowd: Project, slots: int) -> None:
     crowd.configure(OVER_ALL.replace("3", "1"))
     push(crowd, 1, seconds=2)
@@ -236,7 +236,7 @@ def test_a_job_that_does_not_end_keeps_its_permit_as_long_as_it_runs(crowd: Proj
 @pytest.mark.on_redis_in_ci
 def test_a_permit_lasts_as_long_as_its_job(crowd: Project, how: tuple[object, ...]) -> None:
     crowd.configure(OVER_ALL.replace("3", "1"), retry_after=2)
-    push(crowd, 2, job="Blocks", seconds=5)
+    push(crowd, 2, job="Blocks", seconds=3.5)
     workers = [crowd.work("--queue", "mail", *how) for _ in range(2)]
     wait_for(lambda: ended(crowd) == 2, "both jobs")
     assert crowd.stop(workers) == [0, 0]

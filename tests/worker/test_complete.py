@@ -191,7 +191,7 @@ def test_twice_in_one_transaction_is_an_error_of_the_second_call(connection: Con
             began = time.monotonic()
             with pytest.raises(JobAlreadySettled, match="already completed within a transaction"):
                 job.job.complete(within=session)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 15  # else until it gives up, after 20 s or more
             session.commit()
 
     acts(says_it_twice)
@@ -480,7 +480,9 @@ def test_no_renewal_waits_for_the_transaction_and_one_that_was_rolled_back_is_re
             job.job.complete(within=session)
             began = time.monotonic()
             reserved.renew()
-            assert time.monotonic() - began < 9  # SQLite waits 10 s for its writer, others for ever
+            assert (
+                time.monotonic() - began < 15
+            )  # SQLite waits 20 s for its writer, others for ever
             session.rollback()
         before = reserved.reservation.sure_until
         reserved.renew()

@@ -239,12 +239,13 @@ def test_a_lost_lease_ends_its_job_and_no_other(project: Project) -> None:
 @pytest.mark.not_on_beanstalkd("cannot be searched")
 def test_one_of_several_is_cancelled(project: Project) -> None:
     uuid = sleep(project, 60, "this")
-    sleep(project, 15, "other")
+    project.push("Held", {"word": "other"})
     worker = work(project)
     started(project, 2)
     asked = project.start("cancel", "--running", uuid).finished()
     assert asked.code == 0, asked.err
     assert project.notes("finally") == [["finally", "this"]]
+    project.let_go("other")
     wait_for(lambda: ended(project) == ["other"], "the other")
     empty(project)
     assert not project.failed()
@@ -368,8 +369,8 @@ def test_a_worker_lists_what_it_runs(project: Project) -> None:
 
 @pytest.mark.parametrize("slots", [1, 2])
 def test_it_is_scaled_while_it_runs(project: Project, slots: int) -> None:
-    for _ in range(8):
-        sleep(project, 12)
+    for number in range(8):
+        project.push("Held", {"word": number})
     worker = work(project, "--name", "lone", slots=slots)
     started(project, slots)
     wait_for(lambda: roster.listed(project.queue.store), "the worker")
@@ -378,6 +379,8 @@ def test_it_is_scaled_while_it_runs(project: Project, slots: int) -> None:
     started(project, 4)
     fewer = project.qframe("scale", "lone", 1)
     assert fewer.code == 0, fewer.err
+    wait_for(lambda: roster.listed(project.queue.store)[0].concurrency == 1, "it to know")
+    project.let_go(*(line[1] for line in project.notes("start")))
     wait_for(lambda: len(ended(project)) >= 4, "the first four")
     started(project, 5)
     for _ in range(2):  # what runs is given back

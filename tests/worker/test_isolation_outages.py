@@ -49,21 +49,22 @@ def sleep(project: Project, seconds: float, word: str = "sleep", **envelope: Any
 def test_what_ends_while_the_backend_is_gone_is_settled_when_it_is_back(
     project: Project, redis_server: RedisServer, line: Proxy
 ) -> None:
-    sleep(project, 5, "ends", maxTries=1)
-    sleep(project, 60, "is late", timeout=7, maxTries=1)
-    sleep(project, 14, "goes on", maxTries=1)
-    sleep(project, 14, "goes on", maxTries=1)
-    project.push("iso.Deaf", timeout=6, maxTries=1)
+    for word in ("ends", "goes-on", "goes-on"):
+        project.push("Held", {"word": word}, maxTries=1)
+    sleep(project, 60, "is late", timeout=6, maxTries=1)
+    project.push("iso.Deaf", timeout=5, maxTries=1)
     worker = work(project, redis_server, line, "--grace", 0.5)
     project.wait_for_note("start", count=5)
     line.switch(Mode.CUT)
     wait_for(lambda: "gone" in worker.out, "the loss to be noticed")
+    project.let_go("ends")
     project.wait_for_note("end", "ends")
     project.wait_for_note("finally", "is", "late")
     time.sleep(1)
     assert "FAIL" not in worker.out
     line.switch(Mode.PASS)
     wait_for(lambda: "back after" in worker.out, "the backend to be back")
+    project.let_go("goes-on")
     project.configure('jobs = ["jobs", "iso"]\n', url=redis_server.url)
     wait_for(lambda: worker.out.count("DONE") == 3, "three to be done")
     wait_for(project.empty, "nothing to be left")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 
 
@@ -17,13 +18,13 @@ def crowd(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", ["asyncio", *slow("uvloop")])
 def test_only_the_job_that_computes_is_late(crowd: Project, loop: str) -> None:
     if loop == "asyncio":
         crowd.write("uvloop.py", "raise ImportError")
     for number in range(5):
-        crowd.push("at_once.Waits", {"word": str(number), "seconds": 1})
-    crowd.push("at_once.Ticks", {"seconds": 2.5})  # needs its turn again and again
+        crowd.push("at_once.Waits", {"word": str(number), "seconds": 0.5})
+    crowd.push("at_once.Ticks", {"seconds": 1})  # needs its turn again and again
     crowd.push("at_once.Computes", {"seconds": 60})
     worker = crowd.work("--concurrency", 20, "--timeout", 3, "--tries", 1)
     wait_for(lambda: crowd.failed() and crowd.empty(), "the end of all")

@@ -12,6 +12,7 @@ import pytest
 
 from qframe.worker import roster
 from tests.support import alone
+from tests.support.marks import slow
 from tests.support.pool import IDLE, pool, wait_for_row
 from tests.support.process import Process, Project, wait_for
 
@@ -183,7 +184,7 @@ def test_the_lock_is_free_after_a_timeout(project: Project) -> None:
     assert begun[1] == "1"
 
 
-@pytest.mark.parametrize("apart", [(), ("--isolate",)])
+@pytest.mark.parametrize("apart", [(), *slow(("--isolate",))])
 def test_a_killed_holder_frees_it_in_seconds(project: Project, apart: tuple[str, ...]) -> None:
     """With Laravel's default the key is blocked for ever."""
     project.configure(retry_after=60)

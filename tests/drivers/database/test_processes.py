@@ -119,7 +119,7 @@ class Fleet:
 
 
 def test_processes_that_open_a_new_file_at_the_same_moment(tmp_path: Path) -> None:
-    for turn in range(3):
+    for turn in range(2):
         folder = tmp_path / str(turn)
         folder.mkdir()
         fleet = Fleet(folder)
