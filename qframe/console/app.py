@@ -23,6 +23,7 @@ from qframe.console import (
     failed,
     flows,
     health,
+    importing,
     jobs,
     migrate,
     monitor,
@@ -89,7 +90,11 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
         workers: ("counters",),
         deploys: ("deploy_mark",),
     },
-    "Setup": {setup: ("init", "check", "key"), migrate: ("migrate",)},
+    "Setup": {
+        setup: ("init", "check", "key"),
+        migrate: ("migrate",),
+        importing: ("import_",),
+    },
 }
 
 
@@ -135,7 +140,8 @@ for subject, group in _COMMANDS.items():
             continue
         for command in commands:
             act = getattr(module, command)
-            app.command(help=_shown(act), rich_help_panel=subject)(act)
+            name = command.strip("_").replace("_", "-")  # `import_`, as Python's word is taken
+            app.command(name, help=_shown(act), rich_help_panel=subject)(act)
 
 
 def _print_version(wanted: bool) -> None:

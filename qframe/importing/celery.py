@@ -1,0 +1,115 @@
+"""Celery's messages, as kombu keeps them in Redis.
+
+A list for each queue and step of priority, and the hash `unacked` of what workers hold: running
+jobs, and those with an eta or countdown.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from qframe.importing.found import PICKLED, FoundJob, JobSource, Kept, moment, parsed, texted
+
+_SEPARATOR = "\x06\x16"
+_STEPS = 10
+"""The steps of priority that kombu can have: 0 is first, in the list without a step."""
+_OTHERS = (".reply.celery.pidbox", ".celery.pidbox", "celeryev")
+_PRIORITIES = {1: 1025, 2: 1025, 3: 1025, 4: 1049, 5: 1049, 6: 1049, 7: 2000, 8: 2000, 9: 2000}
+"""What comes after the default's level, as on Redis in Celery."""
+_DONE_AFTER = ("callbacks", "errbacks", "chain", "chord")
+_PROTOCOL = 3
+"""Parts of a body: arguments, named arguments, what comes after."""
+
+
+class CeleryMessages(JobSource):
+    """Messages of protocol 2, in JSON."""
+
+    name: ClassVar[str] = "celery"
+
+    def _jobs(self, *, change: bool) -> Iterator[FoundJob]:  # noqa: ARG002 (each has an id)
+        for queue in self._queues():
+            for step in range(_STEPS):
+                key = f"{self.keys}{queue}{_SEPARATOR}{step}" if step else f"{self.keys}{queue}"
+                for raw in reversed(self.redis.lrange(key, 0, -1)):
+                    yield self._read(raw, queue, step, self._removed_last(key, raw))
+        for tag, raw in self.redis.hgetall(f"{self.keys}unacked").items():
+            yield self._held(tag, raw)
+
+    def _queues(self) -> list[str]:
+        names = {"celery"}
+        for key in self.redis.scan_iter(f"{self.keys}_kombu.binding.*", count=1000):
+            for member in self.redis.smembers(key):
+                names.add(texted(member).rpartition(_SEPARATOR)[2])
+        return sorted(each for each in names if each and not _is_of_workers(each))
+
+    def _removed_last(self, key: str, raw: bytes) -> Callable[[], None]:
+        def remove() -> None:
+            self.redis.lrem(key, -1, raw)
+
+        return remove
+
+    def _held(self, tag: bytes, raw: bytes) -> FoundJob:
+        def remove() -> None:
+            with self.redis.pipeline(transaction=True) as both:
+                both.hdel(f"{self.keys}unacked", tag)
+                both.zrem(f"{self.keys}unacked_index", tag)
+                both.execute()
+
+        try:
+            message, _, queue = parsed(raw, "the message")
+        except (Kept, ValueError, TypeError):
+            return FoundJob("(unacked)", remove, kept="the message is unreadable")
+        found = self._of(message, str(queue), 0, remove)
+        waits = found.due is not None and found.due > time.time()
+        if not (found.kept or waits or self.held):
+            found.kept = "held by a worker (unacked): stop the workers and wait, or give --held"
+        return found
+
+    def _read(self, raw: bytes, queue: str, step: int, remove: Callable[[], None]) -> FoundJob:
+        try:
+            message = parsed(raw, "the message")
+        except Kept as why:
+            return FoundJob(queue, remove, kept=str(why))
+        return self._of(message, queue, step, remove)
+
+    def _of(self, message: Any, queue: str, step: int, remove: Callable[[], None]) -> FoundJob:  # noqa: ANN401 (any JSON)
+        found = FoundJob(queue, remove, priority=_PRIORITIES.get(step))
+        try:
+            _fill(found, message)
+        except Kept as why:
+            found.kept = str(why)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            found.kept = "no message of Celery's protocol 2"
+        return found
+
+
+def _fill(found: FoundJob, message: dict[str, Any]) -> None:
+    headers = message["headers"]
+    found.name, found.id = str(headers["task"]), str(headers["id"])
+    kind = message["content-type"]
+    if kind != "application/json":
+        raise Kept(PICKLED if "python" in kind else f"its content is {kind}, not JSON")
+    found.due = moment(headers.get("eta"), "its eta")
+    found.expires = moment(headers.get("expires"), "expires")
+    body: Any = message["body"]
+    if message["properties"].get("body_encoding") == "base64":
+        try:
+            body = base64.b64decode(body, validate=True)
+        except binascii.Error:
+            raise Kept("its body is no base64") from None
+    parts = parsed(body, "its body")
+    if not isinstance(parts, list) or len(parts) != _PROTOCOL:
+        raise Kept("its body is not that of Celery's protocol 2")
+    args, kwargs, after = parts
+    found.args, found.kwargs = list(args), dict(kwargs)
+    used = [each for each in _DONE_AFTER if after.get(each)]
+    if used:
+        raise Kept(f"it has a {used[0].removesuffix('s')}, which is not moved")
+
+
+def _is_of_workers(queue: str) -> bool:
+    return queue.endswith(_OTHERS[:2]) or queue.startswith(_OTHERS[2])

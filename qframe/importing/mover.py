@@ -1,0 +1,104 @@
+"""Mover: pushes each found job once, and only then removes it from its source.
+
+The push takes an idempotency key of the source's own id, in the same step. So a move that was
+killed, is said again, or runs twice at once pushes each job once, and loses none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import NamedTuple
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
+from qframe.importing.found import FoundJob, JobSource, Kept
+from qframe.importing.mapping import Names
+from qframe.jobs.definition import JobDefinition
+from qframe.jobs.uniqueness import ONCE, once
+from qframe.manager import QueueManager
+from qframe.payload.envelope import text
+from qframe.payload.text import one_line
+
+_REMEMBERED = 90 * 86400.0
+"""Seconds for which a job that was moved is not moved again."""
+
+
+class ImportRow(NamedTuple):
+    """Jobs that are counted together."""
+
+    name: str
+    queue: str
+    outcome: str
+    """`moved`, `moved before`, `kept`, or `equal one waits`, for a unique job."""
+    why: str = ""
+
+
+class Mover:
+    """Moves what waits in a source."""
+
+    def __init__(
+        self, queues: QueueManager, names: Names, source: JobSource, connection: str | None
+    ) -> None:
+        self._queues = queues
+        self._names = names
+        self._source = source
+        self._connection = connection
+
+    def move(self, *, keep: bool = False, dry_run: bool = False) -> Counter[ImportRow]:
+        """Move everything; with `keep` it also stays. Raises `BackendUnavailable`."""
+        counts: Counter[ImportRow] = Counter()
+        for found in self._source.jobs(change=not dry_run):
+            try:
+                outcome = self._moved(found, keep=keep, dry_run=dry_run)
+                counts[ImportRow(found.name, found.queue, outcome)] += 1
+            except Kept as why:
+                counts[ImportRow(found.name, found.queue, "kept", str(why))] += 1
+        return counts
+
+    def _moved(self, found: FoundJob, *, keep: bool, dry_run: bool) -> str:
+        if found.kept:
+            raise Kept(found.kept)
+        queue, job = self._names.queue(found), self._names.job(found)
+        connection = self._queues.connection(self._connection or job.connection)
+        able = connection.capabilities
+        if Capability.RESERVE not in able or Capability.FACTS not in able:
+            raise ConfigurationError(f"the connection {connection.name!r} keeps no jobs and keys")
+        try:
+            outcome = self._pushed(connection, job, found, queue, dry_run=dry_run)
+        except BackendUnavailable:
+            raise
+        except QframeError as error:
+            raise Kept(one_line(str(error))) from None
+        if not (keep or dry_run):
+            found.remove()
+        return outcome
+
+    def _pushed(
+        self,
+        connection: Connection,
+        job: JobDefinition,
+        found: FoundJob,
+        queue: str,
+        *,
+        dry_run: bool,
+    ) -> str:
+        key = once(f"import.{self._source.name}", found.id or "-", _REMEMBERED)
+        more: dict[str, object] = {ONCE: key}
+        if found.expires is not None:
+            more["expiresAt"] = found.expires
+        if found.priority is not None:
+            more["priority"] = found.priority
+        made = connection.envelope(job)
+        connection.add(made, more)
+        if found.id and connection.backend.read(key["key"]) != [None]:
+            return "moved before"
+        if dry_run:
+            return "moved"
+        if (identity := text({"id": found.id}, "id")) is not None and identity.isprintable():
+            made.payload["uuid"] = made.payload["id"] = made.uuid = identity
+            made.encode()
+        delay = 0.0 if found.due is None else max(0.0, found.due - time.time())
+        pushed = connection.push_envelope(job, made, queue, delay)
+        return "moved" if pushed == made.uuid else "equal one waits"
