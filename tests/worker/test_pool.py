@@ -12,7 +12,6 @@ import pytest
 
 from qframe.contracts.backend import Capability
 from qframe.worker import machine
-from tests.support.marks import slow
 from tests.support.pool import (
     IDLE,
     STARTED_AGAIN,
@@ -134,11 +133,11 @@ class TestReplacing:
         [
             (["nowhere"], ""),
             ([], 'jobs = ["missing"]'),
-            *slow(
-                (["--queue", "no such"], ""),
-                (["--tries", "-1"], ""),
-                (["--workers", "0"], ""),
-                ([], 'listeners = {JobProcessed = ["missing:hear"]}'),
+            pytest.param(["--queue", "no such"], "", marks=pytest.mark.slow),
+            pytest.param(["--tries", "-1"], "", marks=pytest.mark.slow),
+            pytest.param(["--workers", "0"], "", marks=pytest.mark.slow),
+            pytest.param(
+                [], 'listeners = {JobProcessed = ["missing:hear"]}', marks=pytest.mark.slow
             ),
         ],
     )
