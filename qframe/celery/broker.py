@@ -82,6 +82,8 @@ def _known(queues: QueueManager, name: str) -> dict[str, Any]:
     values = queues.settings.connection(name)
     if values["driver"] == "redis":
         values.setdefault("url", "redis://127.0.0.1:6379/0")
+    elif values["driver"] == "database":
+        values.setdefault("url", "sqlite:///qframe.sqlite3")
     return values
 
 
