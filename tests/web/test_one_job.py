@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -249,3 +251,58 @@ def test_steps_are_shown_and_an_event_is_sent_from_the_page(site: Site) -> None:
     assert asked(site, uuid)["waiting"]["place"] == "ready"
     assert start(site).wait_for_event("paid", 600) == {"by": "card"}
     assert asked(site, uuid)["steps"][1]["value"] == {"by": "card"}
+
+
+def test_its_timeline_has_all_in_order_and_what_is_next(site: Site) -> None:
+    searches(site)
+    chain([Step(number=1), Step(number=2)]).dispatch()
+    job = start(site)
+    job.step("charge", lambda: {"id": 7})
+    job.settle(End(State.RELEASED, 600, how="error", error=ValueError("no luck")))
+    page = site.client().get(f"/jobs/{job.uuid}").text
+    timeline = page.partition('class="timeline"')[2].partition("</ol>")[0]
+    titles = [each.partition("</b>")[0] for each in timeline.split("<b>")[1:]]
+    name = f"{Step.__module__}.Step"
+    begun = ["Dispatched", "Attempt 1 started", "Step charge", "Attempt 1 ended: error"]
+    assert titles == [*begun, "Due", f"Then {name}"]
+    assert '<span class="badge warn">delayed</span></h1>' in page
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/shop/jobs.py", line 4, in handle
+    send(<message>)
+  File "/srv/shop/mail.py", line 9, in send
+    with SMTP() as server:
+         ^^^^^^
+  File "/usr/lib/python3.12/smtplib.py", line 255, in __init__
+    connect()
+TimeoutError: no reply"""
+
+
+def test_the_lines_of_the_application_come_first(small: Site) -> None:
+    record = small.keep("f")
+    small.queue.failed.forget(record)
+    small.queue.failed.add(replace(record, exception=TRACEBACK))
+    page = small.client().get("/failed/f").text
+    frames = page.partition('class="frames"')[2].partition("</ol>")[0]
+    assert re.findall(r'<span class="id">(.*?)</span><code>(.*?)</code>', frames) == [
+        ("/srv/shop/mail.py:9 in send", "with SMTP() as server:"),
+        ("/srv/shop/jobs.py:4 in handle", "send(&lt;message&gt;)"),
+    ]
+    assert "smtplib.py&#34;, line 255" in page.partition('id="traceback"')[2]
+
+
+def test_lists_show_arguments_with_secrets_as_stars(small: Site) -> None:
+    dispatch(Hidden(token=Secret("hush"))).on_connection("database").send()
+    small.queue.push_raw('{"uuid": "a", "job": "app.A", "data": {"to": "<b>", "n": [1]}}')
+    small.queue.push_raw(json.dumps({"uuid": "b", "job": "app.B", "data": {"x": "y" * 60_000}}))
+    small.keep("f")
+    client = small.client()
+    page = client.get("/jobs").text
+    assert f"token: &#34;{SHOWN}&#34;" in page
+    assert "to: &#34;&lt;b&gt;&#34;, n: [1]" in page
+    assert re.search(r'class="args">\(60,\d+ bytes\)<', page)
+    assert "hush" not in page
+    assert "user: 7" in client.get("/failed?by=time").text
+    listed = client.get("/api/v1/jobs").json()["jobs"]
+    assert listed[0]["arguments"] == f'token: "{SHOWN}"'

@@ -81,7 +81,9 @@ def test_it_says_when_nobody_answers_and_goes_on_afterwards(
     window.sees("database:default")
     served.stop()
     window.page.get_by_text("Connection lost").wait_for()
+    assert window.page.locator("#live.old").count() == 1, "what is old is grey"
     plain.push("Quick", queue="mail")
     plain.start("web", "--port", address.rpartition(":")[2])
     window.sees("database:mail")
     window.page.wait_for_function("document.getElementById('lost').textContent === ''")
+    assert window.page.locator("#live.old").count() == 0

@@ -143,6 +143,32 @@ def test_it_is_light_or_dark_as_the_system_is(served: str, open_window: Open) ->
     assert brightness["dark"] < 150
 
 
+@pytest.mark.parametrize("has_script", [True, False])
+def test_a_theme_is_chosen_against_the_system(
+    served: str, open_window: Open, has_script: bool
+) -> None:
+    window = open_window(served, color_scheme="light", java_script_enabled=has_script)
+    page = window.go("/queues?filter=queue:mail")
+    page.get_by_role("button", name="Dark").click()
+    page.wait_for_url("**/queues?filter=queue*")
+    assert page.get_by_role("button", name="Dark").get_attribute("aria-pressed") == "true"
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert sum(int(each) for each in re.findall(r"\d+", colour)[:3]) < 150
+    window.is_clean()
+
+
+def test_the_chart_says_its_numbers(served: str, open_window: Open) -> None:
+    window = open_window(served)
+    page = window.go("/")
+    page.locator(".chart").focus()
+    page.keyboard.press("ArrowLeft")
+    said = page.locator(".tip").inner_text()
+    assert re.search(r"ended, .* pushed\n.* failed\n.*UTC\n\d\d:\d\d ", said, re.DOTALL), said
+    page.keyboard.press("Tab")
+    assert page.locator(".tip").is_hidden()
+    window.is_clean()
+
+
 def test_a_project_without_jobs_says_what_to_do(bare: str, open_window: Open) -> None:
     window = open_window(bare)
     for path, words in {
@@ -182,6 +208,12 @@ def test_it_is_used_by_keyboard_alone(served: str, open_window: Open) -> None:
     page.keyboard.type("g")
     page.keyboard.type("q")
     assert page.title().startswith("Failed")  # it was typed into the filter
+    page.keyboard.press("Escape")
+    window.go("/failed?by=time")
+    page.keyboard.press("?")
+    assert page.locator("#keys").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#keys").is_hidden()
     window.go("/failed?by=time")
     order = []
     for _ in range(14):

@@ -1,0 +1,115 @@
+"""Told: what comes of an action is a line on the page it came from, with undo if there is one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.support.process import wait_for
+from tests.web.conftest import FROM_HERE, Site
+from tests.web.test_pages import post, push, text_of
+
+QUEUE = {"connection": "database", "queue": "mail"}
+
+
+def undone(client: TestClient, page: str) -> Any:
+    """Send the form that undoes what a page tells of."""
+    found = re.search(
+        r'<form class="act" [^>]*action="/actions/([\w-]+)">(.*?)Undo', page, re.DOTALL
+    )
+    assert found, page
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', found[2]))
+    return post(client, found[1], **{key: unescape(each) for key, each in fields.items()})
+
+
+def test_a_pause_is_told_and_undone_where_it_was_asked(small: Site) -> None:
+    client = small.client()
+    push(small, "A", "mail")
+    done = post(client, "pause", **QUEUE, back="/queues?filter=queue:mail")
+    page = client.get(done.headers["location"]).text
+    assert urlsplit(done.headers["location"]).path == "/queues"
+    assert "Paused mail of database." in page
+    assert 'value="queue:mail"' in page
+    again = undone(client, page)
+    assert "resumed mail" in parse_qs(urlsplit(again.headers["location"]).query)["said"][0]
+    assert again.headers["location"].startswith("/queues?filter=queue%3Amail&said=")
+    assert not client.get("/api/v1/queues?filter=queue:mail").json()["queues"][0]["paused"]
+
+
+@pytest.mark.parametrize("undo", ["clear", "forget", "stop-worker", "nothing", "pause<b>"])
+def test_an_address_offers_no_other_action_as_undo(small: Site, undo: str) -> None:
+    asked = {"said": "x", "undo": f"{undo}?{urlencode(QUEUE)}"}
+    page = small.client().get("/queues", params=asked).text
+    assert "Undo" not in page
+    assert "<b>" not in page.partition('id="live"')[2].partition("<table")[0]
+
+
+def test_who_may_only_read_undoes_nothing(small: Site) -> None:
+    asked = {"said": "x", "undo": f"resume?{urlencode(QUEUE)}"}
+    assert "Undo" in small.client().get("/queues", params=asked).text
+    assert "Undo" not in small.client(lambda _: "read").get("/queues", params=asked).text
+
+
+def test_what_goes_on_in_the_background_is_told_there_too(small: Site) -> None:
+    for number in range(3):
+        small.keep(f"f-{number}")
+    client = small.client()
+    done = post(client, "retry", filter="error:bad", back="/failed?by=time")
+    at = done.headers["location"]
+    assert at.startswith("/failed?by=time&bulk=")
+    wait_for(lambda: "Queued failed jobs again" in client.get(at).text, "its end")
+    assert "Queued failed jobs again: 3 of the 3 looked at" in text_of(client, at)
+
+
+def test_an_impossible_action_is_told_on_its_page(small: Site) -> None:
+    done = post(small.client(), "retry", back="/failed?by=time")
+    assert done.status_code == 422
+    assert "no job is selected" in done.text
+    assert "<h1>Failed jobs</h1>" in done.text
+
+
+def test_a_mistaken_form_keeps_what_was_typed(small: Site) -> None:
+    typed = {
+        "connection": "database", "id": "nightly <b>", "job": "app.Send", "when": "dayly_at 3:30",
+        "data": '{"shop": 7}', "missed": "all", "maintenance": "yes", "back": "/schedules",
+    }  # fmt: skip
+    done = small.client().post("/actions/add-schedule", data=typed, headers=FROM_HERE)
+    assert done.status_code == 422
+    assert 'role="alert"' in done.text
+    assert 'value="nightly &lt;b&gt;"' in done.text
+    assert 'value="dayly_at 3:30"' in done.text
+    assert "{&#34;shop&#34;: 7}" in done.text
+    assert "<option selected>all</option>" in done.text
+    assert "<option selected>yes</option>" in done.text
+    assert small.client().get("/api/v1/schedules").json()["schedules"] == []
+
+
+def test_a_theme_is_kept_in_a_cookie(small: Site) -> None:
+    client = small.client()
+    assert "data-theme" not in client.get("/").text
+    form = {"theme": "dark", "back": "/queues?filter=a"}
+    done = client.post("/theme", data=form, headers=FROM_HERE)
+    assert (done.status_code, done.headers["location"]) == (303, "/queues?filter=a")
+    assert '<html lang="en" data-theme="dark">' in client.get("/").text
+    client.post("/theme", data={"theme": "", "back": "/"}, headers=FROM_HERE)
+    assert "data-theme" not in client.get("/").text
+    client.cookies.set("qframe_theme", '"><script>')
+    assert "data-theme" not in client.get("/").text
+    assert client.post("/theme", data=form).status_code == 403, "from another site"
+    away = client.post("/theme", data={"back": "//evil.example"}, headers=FROM_HERE)
+    assert away.headers["location"] == "/"
+
+
+def test_the_environment_is_on_every_page(open_site: Callable[..., Site]) -> None:
+    site = open_site(database={"driver": "database"})
+    site.queues.settings.web.name, site.queues.settings.web.color = "pro<duction", "red"
+    for path in ("/", "/jobs"):
+        page = site.client().get(path).text
+        assert '<p class="environment red">pro&lt;duction</p>' in page
+        assert "(pro&lt;duction)</title>" in page
