@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from qframe import Queueable, batch, manager, web
+from qframe import Queueable, batch, manager
 from qframe.console import top
 from qframe.operations import schedules
 from qframe.schedules.rows import row_of
+from qframe.web.rendering import NAVIGATION
 from qframe.worker import WorkerOptions, roster
 from tests.console.conftest import Shop
 from tests.support.process import wait_for
@@ -150,13 +151,9 @@ def test_it_shows_everything_by_keys_and_ends(busy: Shop) -> None:
 
 
 def test_its_keys_are_those_of_the_page() -> None:
-    script = (Path(web.__file__).parent / "static" / "app.js").read_text()
-    (told,) = re.findall(r"const pages = \{(.*?)\};", script)
-    keys = dict(re.findall(r"(\w): (\d+)", told))
-    base = (Path(web.__file__).parent / "templates" / "base.html").read_text()
-    names = [name.lower() for name in re.findall(r'\("/\w*", "(\w+)"\)', base)]
+    keys = {key: label.lower() for _, links in NAVIGATION for _, label, key in links}
     ours = {key: page.name for key, page in top._PAGES.items() if page.name != "supervisors"}
-    assert ours == {key: names[int(place)] for key, place in keys.items()}
+    assert ours == keys
 
 
 @pytest.mark.slow
