@@ -123,6 +123,22 @@ class OtelSettings(Section):
     setup: str | None = None
 
 
+def _place(path: str) -> str:
+    if not re.fullmatch(r"[\w.]+:\w+", path):
+        raise ValueError("names a function, module:function, like app.worker:lifespan")
+    return path
+
+
+class WorkerSettings(Section):
+    """What all workers of the program have around their jobs.
+
+    `lifespan` (`module:function`) returns a context manager, also an async one: it is entered
+    before the first job and left after the last one, in each process that runs jobs.
+    """
+
+    lifespan: Annotated[str, AfterValidator(_place)] | None = None
+
+
 class ScheduleSettings(Section):
     """Where schedules are defined, and who dispatches them.
 

@@ -30,6 +30,7 @@ from qframe.config.sections import (
     ScheduleSettings,
     SigningKey,
     WebSettings,
+    WorkerSettings,
 )
 from qframe.config.supervisors import SupervisorName, SupervisorSettings
 from qframe.config.values import QueuePattern, Seconds, is_list, listed
@@ -92,6 +93,7 @@ class Settings(BaseSettings):
     web: WebSettings = WebSettings()
     otel: OtelSettings = OtelSettings()
     alerts: AlertSettings = AlertSettings()
+    worker: WorkerSettings = WorkerSettings()
     root: Path = Field(default_factory=Path.cwd)
     _origin: Origin = PrivateAttr(default=Origin())
 

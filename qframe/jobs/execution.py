@@ -313,6 +313,12 @@ def kept_event_loop() -> Iterator[None]:
         kept.close()
 
 
+def run_on_kept_loop(steps: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what it gives)
+    """Run a coroutine on the event loop that `kept_event_loop` keeps for this thread's jobs."""
+    assert _thread.finisher is not None  # noqa: S101 (it is kept)
+    return _thread.finisher.run(steps)
+
+
 def finish_by(finisher: Finisher | None) -> None:
     """Set what runs the coroutines of this thread's jobs; None for a new loop each."""
     _thread.finisher = finisher

@@ -133,6 +133,7 @@ class _DrainWorker(Worker):
     """A worker without signals."""
 
     heeds_signals = False
+    enters_lifespan = False  # a test enters what it needs
     is_guest = True  # on any thread
     loop = _DrainLoop
 

@@ -26,7 +26,7 @@ from qframe.exceptions import (
 )
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
-from qframe.jobs import definition
+from qframe.jobs import definition, execution
 from qframe.jobs.chunk import MOST, Chunk
 from qframe.metrics import by_tag
 from qframe.metrics.kept import Metrics
@@ -34,6 +34,7 @@ from qframe.payload import tracebacks
 from qframe.worker import chunks, measuring, memory, presence, roster
 from qframe.worker.attempt import Attempt
 from qframe.worker.control import EVERY, Control
+from qframe.worker.lifespan import Lifespan
 from qframe.worker.measuring import Measuring
 from qframe.worker.memory import MemoryLimit
 from qframe.worker.options import MOST_AT_ONCE, StopReason, WorkerOptions
@@ -148,7 +149,18 @@ class Loop:
             log.debug("the backend does not answer yet")
 
     def run(self) -> StopReason:
-        """Works, and returns why it stopped."""
+        """Works, and returns why it stopped. Raises `ConfigurationError` for a wrong lifespan."""
+        lifespan = self._own_lifespan()
+        if lifespan is None:
+            return self._ran()
+        with lifespan.around(execution.run_on_kept_loop, lambda: self.signals.quit) as goes_on:
+            return self._ran() if goes_on else StopReason.INTERRUPTED
+
+    def _own_lifespan(self) -> Lifespan | None:
+        """Returns the lifespan to enter in this process, if any."""
+        return self.runner.lifespan if self.runner.runs_here else None
+
+    def _ran(self) -> StopReason:
         sockets.keep_connections()
         self._beats.add(presence.EVERY, self._presence.beat, first=0)
         events.fire(events.WorkerStarting, self.connection.name, self._given)

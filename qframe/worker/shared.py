@@ -20,6 +20,7 @@ from qframe.payload import envelope
 from qframe.worker.cancellation import Cancellation
 from qframe.worker.concurrency import ConcurrencyLimits
 from qframe.worker.leases import LeaseKeeper
+from qframe.worker.lifespan import Lifespan
 from qframe.worker.limits import Limits
 from qframe.worker.options import WorkerOptions
 from qframe.worker.pool.scoreboard import JobScore, WorkerScore
@@ -61,6 +62,8 @@ class Shared:
     """What the attempts of a worker share."""
 
     runs_here = True
+    lifespan: Lifespan | None = None
+    """The program's own context manager around the jobs of this process."""
 
     def __init__(
         self,

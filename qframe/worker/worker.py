@@ -19,6 +19,7 @@ from qframe.metrics.by_tag import TagRecorder
 from qframe.worker import health, roster
 from qframe.worker.concurrency import ConcurrencyLimits
 from qframe.worker.health import HealthFile, HealthReport, WritesHealth
+from qframe.worker.lifespan import Lifespan
 from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
@@ -46,6 +47,8 @@ class JobWorker:
 
     On the main thread its jobs then use the program's own connections of a framework's database.
     """
+    enters_lifespan: ClassVar[bool] = True
+    """Whether `worker.lifespan` of the settings is around its jobs."""
     loop: ClassVar[type[Loop]] = Loop
 
     def __init__(
@@ -73,6 +76,8 @@ class JobWorker:
         self._signals: Signals | None = None
         self._stop_asked = False
         self._beats = Heartbeat()
+        path = self.manager.settings.worker.lifespan if self.enters_lifespan else None
+        self._lifespan = None if path is None else Lifespan(path)
 
     @property
     def jobs(self) -> int:
@@ -111,7 +116,7 @@ class JobWorker:
             self._signals.request_stop()
 
     def load(self) -> None:
-        """Imports the modules of `jobs` here, unless each job has a process of its own.
+        """Imports the modules of `jobs` here, and the lifespan, unless each job has a process.
 
         Raises `ConfigurationError` naming one that cannot be imported.
         """
@@ -121,6 +126,8 @@ class JobWorker:
             runner.preload(self.manager, self.options)
         else:
             self.manager.registry.load()
+            if self._lifespan is not None:
+                self._lifespan.load()
 
     def run(self) -> int:
         """Works, and returns the exit code that says why it stopped."""
@@ -190,6 +197,7 @@ class JobWorker:
                 self.connection, self.options.bounds, self.manager.settings.queues
             ),
         )
+        runner.lifespan = self._lifespan
         if self.connection.is_measured and self.manager.settings.metric_tags:
             runner.by_tag = TagRecorder(self.manager.settings.metric_tags)
         return loop(

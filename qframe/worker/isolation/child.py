@@ -16,8 +16,14 @@ from typing import Self
 
 from qframe import events
 from qframe.dispatch.draft import send_dropped
-from qframe.exceptions import Interruption, JobCancelled, JobGivenBack, QframeError
-from qframe.jobs import current, tracing
+from qframe.exceptions import (
+    ConfigurationError,
+    Interruption,
+    JobCancelled,
+    JobGivenBack,
+    QframeError,
+)
+from qframe.jobs import current, execution, tracing
 from qframe.jobs.definition import JobDefinition
 from qframe.metrics import pushes
 from qframe.payload import envelope
@@ -62,6 +68,7 @@ class ChildAttempt(Attempt):
         self.name = envelope.job_name(self.job.payload)
         self.limits = parent.limits
         self.report = parent.report
+        self.lifespan = shared.lifespan
         self._channel = channel
         self._forked = parent.began
 
@@ -72,7 +79,7 @@ class ChildAttempt(Attempt):
         lag = self.began - self._forked
         if lag > _LAG:
             self._channel.send({"kind": "began", "lag": lag})
-        self.report = self._runner.perform(self, RUN)
+        self.report = self._performed()
         if self.job.is_completing:
             self.learn_completion(self.report.error)
         features = self.shared.connection.context.features_of(self.job.payload)
@@ -80,6 +87,20 @@ class ChildAttempt(Attempt):
             self.report = Report(self.report.error)  # nobody asks for its result
         self._keep_checkpoints()
         self._agree(lived(self, self.judged(self.report), self._runner.answers))
+
+    def _performed(self) -> Report:
+        """Runs the job; if there is a lifespan, within it, on one event loop."""
+        lifespan = self.lifespan
+        if lifespan is None:
+            return self._runner.perform(self, RUN)
+        try:
+            with (
+                execution.kept_event_loop(),
+                lifespan.around(execution.run_on_kept_loop, lambda: False),
+            ):
+                return self._runner.perform(self, RUN)
+        except ConfigurationError as error:  # it cannot be entered
+            return Report(error)
 
     def _keep_checkpoints(self) -> None:
         """Keeps the last checkpoints of a job that goes on later, which only this process knows."""

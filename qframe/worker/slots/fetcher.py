@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import NoReturn
 
 from qframe import events
@@ -25,6 +27,20 @@ class Fetcher(Loop):
     _error: BaseException | None = None
 
     def run(self) -> StopReason:
+        loop, lifespan = self.runner.jobs_loop, self._own_lifespan()
+        if lifespan is None:
+            return self._run_jobs(lambda: loop.close(self.options.grace))
+        try:
+            run, left = loop.loop.run_until_complete, ExitStack()
+            if not left.enter_context(lifespan.around(run, lambda: self.signals.quit)):
+                left.close()
+                return StopReason.INTERRUPTED
+            return self._run_jobs(left.close)
+        finally:
+            loop.close(self.options.grace)
+
+    def _run_jobs(self, end: Callable[[], object]) -> StopReason:
+        """Works, and calls `end` when no job runs any more."""
         loop = self.runner.jobs_loop
         overseer = Overseer(self.runner)
         overseer.start()
@@ -38,7 +54,7 @@ class Fetcher(Loop):
         finally:
             thread.join()
             overseer.stop()
-            loop.close(self.options.grace)
+            end()
         if self._error is not None:
             raise self._error
         return self._reason
@@ -48,7 +64,7 @@ class Fetcher(Loop):
         try:
             heartbeat.use(self._beats)
             try:
-                self._reason = super().run()
+                self._reason = self._ran()
             finally:
                 self.connection.backend.leave()
         except BaseException as error:  # noqa: BLE001 (raised where the worker was called)

@@ -1,0 +1,131 @@
+"""Lifespan: the program's own context manager around all jobs of a process, on their event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from typing import Any
+
+from qframe.exceptions import ConfigurationError
+from qframe.jobs import project
+from qframe.payload import tracebacks
+from qframe.payload.text import one_line
+
+log = logging.getLogger("qframe")
+
+_LOOK_EVERY = 0.1
+"""Seconds between looks for a signal to stop while it is entered."""
+
+RunOnLoop = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine to its end on the event loop of the jobs."""
+
+
+class Lifespan:
+    """What `worker.lifespan` names, `module:function`; used once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = one_line(path, 100)
+        self._module, _, self._name = path.partition(":")
+        self._make: Callable[[], Any] | None = None
+        self._made: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._over: asyncio.Event | None = None
+
+    def load(self) -> None:
+        """Imports it. Raises `ConfigurationError`."""
+        project.put_on_path()
+        try:
+            found = getattr(importlib.import_module(self._module), self._name)
+        except (Exception, SystemExit) as error:
+            raise ConfigurationError(
+                f"worker.lifespan: {self._path!r} cannot be loaded (module:function): "
+                f"{tracebacks.placed(error)}"
+            ) from error
+        if not callable(found):
+            raise ConfigurationError(f"worker.lifespan: {self._path!r} is not a function")
+        self._make = found
+
+    @contextmanager
+    def around(self, run: RunOnLoop, stops: Callable[[], bool]) -> Iterator[bool]:
+        """Enters it, and leaves it behind the body; gives whether to go on.
+
+        That is false if `stops` became true meanwhile: an `async` one is cancelled then. Raises
+        `ConfigurationError` if it raises while it is entered; what it raises later is logged.
+        """
+        try:
+            entered = self._enter(run, stops)
+        except Exception as error:
+            raise ConfigurationError(
+                f"worker.lifespan: {self._path!r} cannot be entered: {tracebacks.placed(error)}"
+            ) from error
+        try:
+            yield entered and not stops()
+        finally:
+            if entered:
+                self._leave(run)
+
+    def _enter(self, run: RunOnLoop, stops: Callable[[], bool]) -> bool:
+        if self._make is None:
+            self.load()
+        assert self._make is not None  # noqa: S101 (loaded)
+        made, self._task = self._make(), None
+        self._made = made
+        if isinstance(made, AbstractAsyncContextManager):
+            return bool(run(self._begin(made, stops)))
+        if not isinstance(made, AbstractContextManager):
+            if inspect.iscoroutine(made):
+                made.close()
+            raise TypeError(
+                "it is called without arguments and returns a context manager, also an async one "
+                f"(contextlib.asynccontextmanager), not {type(made).__name__}"
+            )
+        made.__enter__()
+        return True
+
+    def _leave(self, run: RunOnLoop) -> None:
+        try:
+            if self._task is None:
+                self._made.__exit__(None, None, None)
+            elif not self._task.done():
+                run(self._end(self._task))
+            elif not self._task.cancelled():  # as it is when a timeout has ended the loop
+                self._task.result()  # raises
+        except Exception:
+            log.exception("the lifespan %s raised when the worker left it", self._path)
+
+    # -- an async one lives in one task, for its cancel scopes and context variables ------------
+
+    async def _begin(
+        self, made: AbstractAsyncContextManager[Any], stops: Callable[[], bool]
+    ) -> bool:
+        loop = asyncio.get_running_loop()
+        entered: asyncio.Future[None] = loop.create_future()
+        over = self._over = asyncio.Event()
+
+        async def live() -> None:
+            async with made:
+                entered.set_result(None)
+                await over.wait()
+
+        task = self._task = loop.create_task(live(), name="qframe-lifespan")
+        while not (entered.done() or task.done()):
+            await asyncio.wait(
+                [task, entered], timeout=_LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not entered.done() and stops():
+                task.cancel()
+                await asyncio.wait([task])
+        if task.done() and not task.cancelled():
+            task.result()  # raises
+        return entered.done()
+
+    async def _end(self, task: asyncio.Task[None]) -> None:
+        assert self._over is not None  # noqa: S101 (it has begun)
+        self._over.set()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()  # raises

@@ -1,0 +1,178 @@
+"""The program's own lifespan is around all jobs of a process, on their event loop."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from qframe import ConfigurationError
+from qframe.config import load
+from qframe.worker.lifespan import Lifespan
+from tests.support.process import Project
+
+MODULE = """
+import asyncio, os
+from contextlib import asynccontextmanager, contextmanager
+from jobs import note
+from qframe import Queueable
+
+loop = None
+
+@asynccontextmanager
+async def lifespan():
+    global loop
+    loop = asyncio.get_running_loop()
+    note("entered", os.getpid())
+    try:
+        yield
+    finally:
+        note("left", os.getpid(), asyncio.get_running_loop() is loop)
+
+@contextmanager
+def plain():
+    note("entered", os.getpid())
+    yield
+    note("left", os.getpid())
+
+@asynccontextmanager
+async def broken():
+    raise OSError("no route to the database")
+    yield
+
+@asynccontextmanager
+async def raises_at_the_end():
+    yield
+    raise OSError("cannot say goodbye")
+
+@asynccontextmanager
+async def slow():
+    note("entering")
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        note("cancelled")
+    yield
+
+class Inside(Queueable):
+    async def handle(self):
+        note("job", os.getpid(), asyncio.get_running_loop() is loop)
+
+class Plain(Queueable):
+    def handle(self):
+        note("job", os.getpid(), True)
+"""
+WORKERS: dict[str, tuple[object, ...]] = {
+    "alone": (),
+    "slots": ("--concurrency", 2),
+    "isolated": ("--isolate",),
+}
+
+
+def configured(
+    project: Project, name: str = "lifespan", jobs: str = "Inside", count: int = 2
+) -> None:
+    project.write("life.py", MODULE)
+    project.configure(f'jobs = ["life"]\nworker.lifespan = "life:{name}"')
+    for _ in range(count):
+        project.push(f"life.{jobs}", {})
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_it_is_entered_before_the_first_job_and_left_after_the_last(
+    project: Project, worker: str
+) -> None:
+    configured(project)
+    project.drain(*WORKERS[worker])
+    notes = project.notes()
+    pid = notes[0][1]
+    around = [["entered", pid], ["job", pid, "True"], ["job", pid, "True"], ["left", pid, "True"]]
+    if worker == "isolated":  # each job's process has its own
+        assert [each[0] for each in notes] == ["entered", "job", "left"] * 2
+        assert notes[2][2] == "True"
+        assert len({each[1] for each in notes}) == 2
+    else:
+        assert notes == around
+
+
+def test_one_that_is_not_async_and_jobs_in_threads(project: Project) -> None:
+    configured(project, "plain", "Plain")
+    project.drain("--concurrency", 2)
+    assert [each[0] for each in project.notes()] == ["entered", "job", "job", "left"]
+
+
+@pytest.mark.parametrize("worker", ["alone", "slots"])
+def test_one_that_cannot_be_entered_ends_the_worker_with_a_line_and_nothing_reserved(
+    project: Project, worker: str
+) -> None:
+    configured(project, "broken")
+    ended = project.work(*WORKERS[worker], "--stop-when-empty").finished()
+    assert ended.code == 2
+    assert "worker.lifespan: 'life:broken' cannot be entered: " in ended.one_line()
+    assert "no route to the database" in ended.one_line()
+    assert project.sizes().ready == 2
+
+
+def test_a_job_of_its_own_process_fails_for_it(project: Project) -> None:
+    configured(project, "broken", count=1)
+    project.drain("--isolate")
+    assert "'life:broken' cannot be entered" in project.failure().exception
+
+
+def test_an_error_at_the_end_is_logged(project: Project) -> None:
+    configured(project, "raises_at_the_end")
+    ended = project.work("--stop-when-empty").finished()
+    assert ended.code == 0
+    assert "cannot say goodbye" in ended.err
+    assert project.empty()
+
+
+@pytest.mark.parametrize("worker", ["alone", "slots"])
+def test_a_signal_to_stop_ends_entering_it(project: Project, worker: str) -> None:
+    configured(project, "slow")
+    worker_process = project.work(*WORKERS[worker])
+    project.wait_for_note("entering")
+    worker_process.signal(signal.SIGTERM)
+    assert worker_process.wait() == 0
+    assert project.notes() == [["entering"], ["cancelled"]]
+    assert project.sizes().ready == 2
+
+
+def test_a_signal_to_stop_leaves_it_after_the_job(project: Project) -> None:
+    configured(project, count=1)
+    worker = project.work("--workers", 2)
+    project.wait_for_note("entered", count=2)
+    project.wait_for_note("job")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert len(project.notes("left")) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nowhere_at_all:it", "cannot be loaded (module:function): "),
+        ("qframe.worker.lifespan:nothing", "cannot be loaded (module:function): "),
+        ("qframe.worker.lifespan:log", "is not a function"),
+    ],
+)
+def test_one_that_is_not_there_is_refused_at_start(path: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Lifespan(path).load()
+    assert str(raised.value).startswith(f"worker.lifespan: {path!r} {said}")
+
+
+def no_context() -> int:
+    return 1
+
+
+def test_a_wrong_one_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"worker.lifespan: names a function, module:f"):
+        load(worker={"lifespan": "no colon"})
+    lifespan = Lifespan("m:no_context")
+    lifespan._make = no_context
+    with (
+        pytest.raises(ConfigurationError, match=r"returns a context manager, .*not int"),
+        lifespan.around(lambda _: None, lambda: False),
+    ):
+        pass
