@@ -1,4 +1,4 @@
-"""The code of docs/how-to runs, each block by itself."""
+"""The code of docs/how-to, and of the pages for those who move here, runs; each block by itself."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 from tests.support.pages import ROOT
 
 _PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+_MOVING = sorted((ROOT / "docs" / "moving").glob("from-*.md"))
 _BLOCK = re.compile(
     r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
 _CODE = [
     pytest.param(code, id=f"{page.stem}: {question}")
-    for page in _PAGES
+    for page in [*_PAGES, *_MOVING]
     for question, code in _BLOCK.findall(page.read_text())
 ]
 
