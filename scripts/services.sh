@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the tests run, where it is missing: the servers of the drivers, PHP, promtool, the compiler
+# Installs what the tests run, where it is missing: the servers of the drivers, PHP, Node, Ruby, promtool, the compiler
 # that makes what sets beanstalkd's clock forward, and the browser that looks at the web view.
 #
 # Nothing is started: the tests start each server themselves, in a temporary folder and on a
@@ -17,6 +17,8 @@ is_there() {
         pgbouncer) command -v pgbouncer || ls /usr/sbin/pgbouncer ;;
         beanstalkd) command -v beanstalkd ;;
         php-cli) command -v php ;;
+        nodejs) command -v node ;;
+        ruby | curl) command -v "$1" ;;
         prometheus) command -v promtool ;;
         gcc) command -v cc ;;
         libc6-dev) [ -e /usr/include/dlfcn.h ] ;;
@@ -54,7 +56,7 @@ install() {
 
 missing=
 for package in redis-server postgresql mariadb-server pgbouncer beanstalkd \
-    php-cli php-redis php-pgsql php-mysql php-sqlite3 php-laravel-framework php-pda-pheanstalk \
+    php-cli php-redis php-pgsql php-mysql php-sqlite3 php-laravel-framework php-pda-pheanstalk nodejs ruby curl \
     prometheus gcc libc6-dev chromium fonts-dejavu-core; do
     is_there "$package" || missing="$missing $package"
 done

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qframe.console.connections import configured
 from qframe.console.options import Config, ConnectionOption, DryRun, Json
 from qframe.console.text import print_error, print_rows
-from qframe.importing import SOURCES, ImportRow, Mover, Names
-from qframe.importing.mapping import pairs
+
+if TYPE_CHECKING:
+    from qframe.importing import ImportRow
 
 
 class Program(StrEnum):
@@ -69,6 +70,9 @@ def import_(  # noqa: PLR0913 (one for each option of the command)
       qframe import celery redis://127.0.0.1/0 --map shop.add=app.jobs.Add --queue celery=default
       qframe import rq redis://127.0.0.1:6379/0 --map names.toml
     """
+    from qframe.importing import SOURCES, Mover, Names  # noqa: PLC0415 (with Redis' client)
+    from qframe.importing.mapping import pairs  # noqa: PLC0415 (as above)
+
     names_of_jobs, names_of_queues = pairs("--map", jobs or ()), pairs("--queue", queue or ())
     queues = configured(config)
     queues.registry.load()
