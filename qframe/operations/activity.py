@@ -179,13 +179,13 @@ class Activity:
             for first in range(0, len(by_step), together)
         ]
 
-    def classes(self, connection: str) -> list[ClassState]:
-        """Returns the state of each class, the most frequent first."""
+    def classes(self, connection: str, job: str = "") -> list[ClassState]:
+        """Returns the state of each class, or of one, the most frequent first."""
         found: dict[str, dict[str, int]] = {}
         for pair, fields in self.series.items():
-            if pair.job:
+            if pair.job and job in {"", pair.job}:
                 add(found.setdefault(pair.job, {}), added_up(fields))
-        states = [self._class(connection, job, fields) for job, fields in found.items()]
+        states = [self._class(connection, each, fields) for each, fields in found.items()]
         return sorted(states, key=lambda each: (-each.started, each.job))
 
     def quantile(self, histogram: Histogram, part: float, queue: str) -> float | None:

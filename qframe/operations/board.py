@@ -111,10 +111,12 @@ class Board(BoardSource):
         """Returns the counts since the beginning: connection, queue, class, and counts."""
         return self.cached("totals", 1.0, lambda: self._totals(Metrics))
 
-    def classes(self, hours: float = 1.0) -> list[ClassState]:
-        """Returns the state of each class in the last hours."""
+    def classes(self, hours: float = 1.0, job: str = "") -> list[ClassState]:
+        """Returns the state of each class, or of one, in the last hours."""
         found = [
-            state for name, each in self.activity(hours).items() for state in each.classes(name)
+            state
+            for name, each in self.activity(hours).items()
+            for state in each.classes(name, job)
         ]
         return sorted(found, key=lambda each: (-each.started, each.job))
 
@@ -155,11 +157,17 @@ class Board(BoardSource):
 
         Raises `NotYetError` if that takes longer than `patience`.
         """
-        return activity.put_together(
-            each.trend(queue, job, together)
-            for name, each in self.activity(hours, patience).items()
-            if connection in {"", name}
-        )
+
+        def read(patience: float | None = None) -> Trend | None:
+            return activity.put_together(
+                each.trend(queue, job, together)
+                for name, each in self.activity(hours, patience).items()
+                if connection in {"", name}
+            )
+
+        if patience is None or connection or queue or job:
+            return read(patience)
+        return self.cached(f"trend {hours} {together}", 5.0, read, patience)
 
     def deploys(self, hours: float = 1.0) -> list[DeployState]:
         """Returns the deploys of the last hours, latest first."""

@@ -33,11 +33,11 @@ class LastRun(NamedTuple):
 def one_class(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     job, board = params["job"], view.board
     found = charted(view, job)
-    known = [] if found["is_late"] else board.classes(found["period"].hours)
+    known = [] if found["is_late"] else board.classes(found["period"].hours, job)
     return {
         **found,
         "job": job,
-        "states": [each for each in known if each.job == job],
+        "states": known,
         "causes": [each for each in board.failed.summary().causes if each.job == job][:_MOST],
         "runs": _last_runs(board, job),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from html import unescape
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 
 from qframe.metrics.deploys import Deploys
 from qframe.metrics.kept import BY_MINUTE, PREFIX
-from qframe.metrics.series import RUN, WAIT
+from qframe.metrics.series import RUN, WAIT, Pair
 from qframe.operations.activity import Activity, Trend
 from qframe.operations.deploys import DeployState
 from qframe.web.chart import chart
+from tests.support.process import wait_for
 from tests.web.conftest import Site
 
 
@@ -80,8 +82,6 @@ def test_each_step_says_its_numbers_and_deploys() -> None:
 def test_steps_are_put_together(together: int) -> None:
     counts = {slot: slot - 99 for slot in range(100, 110)}
     read = Activity({}, BY_MINUTE, 100 * 60, 109 * 60)
-    from qframe.metrics.series import Pair
-
     read.series = {Pair("mail", "app.Send"): {"done": counts}, Pair("mail", ""): {"ready": counts}}
     trend = read.trend(together=together)
     values = [*counts.values()]
@@ -117,3 +117,22 @@ def test_a_class_has_its_page(small: Site) -> None:
     empty = small.client().get("/classes/app.%3Cb%3E").text
     assert "No job of this class ran in this time" in empty
     assert "app.<b>" not in empty
+
+
+def test_a_slow_trend_is_shown_later(small: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured(small, 5, done=40, failed=2, started=42, pushed=50)
+    go_on = threading.Event()
+    trend = Activity.trend
+
+    def slow(self: Activity, *given: Any) -> Trend:
+        if given[-1] > 1:
+            go_on.wait(20)
+        return trend(self, *given)
+
+    monkeypatch.setattr(Activity, "trend", slow)
+    client = small.client()
+    try:
+        assert "Still loading: 14 days of measurements." in client.get("/?period=14d").text
+    finally:
+        go_on.set()
+    wait_for(lambda: "<b>42</b> ended" in client.get("/?period=14d").text, "the chart")
