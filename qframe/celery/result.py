@@ -411,14 +411,14 @@ def rebuilt(kind: str, message: str, module: str = "") -> BaseException:
     """Return an exception by the name of its class, as the status of a job has it.
 
     The class is a built-in one, one of Celery's, one that the task's module knows, or, as in
-    Celery, made for it.
+    Celery, made for it: also for what ends a job from outside, which must not end its caller.
     """
     from qframe.celery import exceptions  # noqa: PLC0415 (its names are looked up)
 
     places = (builtins, exceptions, sys.modules.get(module))
     for place in places:
         found = getattr(place, kind, None)
-        if isinstance(found, type) and issubclass(found, BaseException):
+        if isinstance(found, type) and issubclass(found, Exception):
             try:
                 return found(message)
             except Exception:  # noqa: BLE001 (its class takes other arguments)

@@ -27,7 +27,7 @@ from qframe.celery.exceptions import (
     TimeoutError,  # noqa: A004 (Celery's name)
 )
 from qframe.celery.jobs import CeleryJob
-from qframe.celery.result import AsyncResult
+from qframe.celery.result import AsyncResult, rebuilt
 from qframe.exceptions import InvalidJob
 from qframe.payload import envelope
 from qframe.testing import Drained, drain, travel
@@ -216,6 +216,13 @@ def test_an_exception_of_the_tasks_module_is_raised_as_itself() -> None:
     drain()
     with pytest.raises(OwnError, match="one of ours"):
         result.get(timeout=1)
+
+
+def test_what_ended_a_task_from_outside_does_not_end_its_caller() -> None:
+    for kind in ("JobTimedOut", "KeyboardInterrupt"):
+        error = rebuilt(kind, "too long")
+        assert isinstance(error, Exception)
+        assert (type(error).__name__, str(error)) == (kind, "too long")
 
 
 def test_what_has_not_ended_times_out() -> None:
