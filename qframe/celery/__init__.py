@@ -14,8 +14,8 @@ A task is an ordinary job of qframe. On the wire its `job` is the task's name in
 
 `args` is a list and `kwargs` an object, both plain JSON. A value that JSON does not have is
 `{"__type__": "datetime", "__value__": "2026-01-02T03:04:05+00:00"}`, as in Celery's own messages;
-the types are `datetime`, `date`, `time`, `decimal`, `uuid` and `bytes` (which is in base64), and
-what a task gets are the values themselves. `timeout` 0 is no limit, Celery's default, and `track`
+the types are `datetime`, `date`, `time`, `decimal`, `uuid`, `bytes` (UTF-8) and `base64`, and what
+a task gets are the values themselves. `timeout` 0 is no limit, Celery's default, and `track`
 the seconds that the status and result are kept. So a message of Celery's, moved here, is
 `{"args": body[0], "kwargs": body[1]}` under `headers["task"]`, with `headers["id"]` as `uuid`.
 """

@@ -14,13 +14,12 @@ from qframe.jobs.references import Reference
 _KIND: Final = "__type__"
 _VALUE: Final = "__value__"
 
-_KINDS: Final[dict[type, tuple[str, Callable[[Any], str]]]] = {
+_KINDS: Final[dict[type, tuple[str, Callable[[Any], Any]]]] = {
     datetime: ("datetime", datetime.isoformat),
     date: ("date", date.isoformat),
     time: ("time", time.isoformat),
     Decimal: ("decimal", str),
-    UUID: ("uuid", lambda value: value.hex),
-    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
+    UUID: ("uuid", lambda value: {"hex": value.hex}),
 }
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "datetime": datetime.fromisoformat,
@@ -28,7 +27,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "time": time.fromisoformat,
     "decimal": Decimal,
     "uuid": lambda value: UUID(value["hex"] if isinstance(value, dict) else value),
-    "bytes": base64.b64decode,
+    "bytes": str.encode,
     "base64": base64.b64decode,
 }
 
@@ -41,10 +40,19 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, str | int | float | Reference) or value is None:
         return value
+    if isinstance(value, bytes):
+        return _of_bytes(value)
     for kind, (name, write) in _KINDS.items():
         if isinstance(value, kind):
             return {_KIND: name, _VALUE: write(value)}
     return value
+
+
+def _of_bytes(value: bytes) -> dict[str, str]:
+    try:
+        return {_KIND: "bytes", _VALUE: value.decode()}
+    except UnicodeDecodeError:
+        return {_KIND: "base64", _VALUE: base64.b64encode(value).decode()}
 
 
 def restored(value: Any) -> Any:

@@ -112,9 +112,21 @@ def test_times_numbers_and_ids_arrive_as_what_they_are() -> None:
 
 
 def test_the_form_is_that_of_celerys_own_messages() -> None:
-    at = datetime(2026, 1, 2, tzinfo=UTC)
-    data = envelope.create(pushed(tasks.note, at))["data"]
-    assert data["args"] == [{"__type__": "datetime", "__value__": "2026-01-02T00:00:00+00:00"}]
+    at = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    given = [at, at.date(), at.time(), Decimal("1.1"), UUID(int=1), b"text", b"\xff"]
+    data = envelope.create(pushed(tasks.note, *given))["data"]
+    assert [(each["__type__"], each["__value__"]) for each in data["args"]] == [
+        ("datetime", "2026-01-02T03:00:00+00:00"),
+        ("date", "2026-01-02"),
+        ("time", "03:00:00"),
+        ("decimal", "1.1"),
+        ("uuid", {"hex": "00000000000000000000000000000001"}),
+        ("bytes", "text"),
+        ("base64", "/w=="),
+    ]
+    tasks.note.delay(*given)
+    drain(raises=True)
+    assert [*seen[0]] == given
 
 
 def test_what_json_cannot_carry_is_refused_at_the_call() -> None:
