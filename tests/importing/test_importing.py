@@ -255,8 +255,11 @@ def test_resques_jobs_of_php_and_ruby_are_moved(door: Door) -> None:
     door.redis.rpush(f"resque:delayed:{LATER}", later)
     door.redis.sadd(f"resque:timestamps:{later}", f"delayed:{LATER}")
     door.redis.zadd("resque:delayed_queue_schedule", {str(LATER): LATER})
-    counts = door.mover("resque", jobs={"Add": "shop.add"}).move()
-    assert outcomes(counts) == {"moved": 4, "kept": 2}
+    before = door.state()
+    mover = door.mover("resque", jobs={"Add": "shop.add"})
+    assert outcomes(mover.move(dry_run=True)) == {"moved": 4, "kept": 2}
+    assert door.state() == before
+    assert outcomes(mover.move()) == {"moved": 4, "kept": 2}
     found = door.waits("math")
     assert [each["data"] for each in found] == [
         {"x": 1, "y": 2},
