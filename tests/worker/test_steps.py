@@ -129,7 +129,7 @@ def test_a_job_that_gives_itself_back_goes_on_where_it_was(
 def test_killed_between_any_two_operations_a_finished_step_ran_once(
     steps: Project, kind: tuple[object, ...]
 ) -> None:
-    steps.configure(retry_after=1)
+    steps.configure(retry_after=2)
     dispatch(steps, "Kills.dispatch(word='k')")
     environment = {
         "MARKS": str(steps.root / "marks"),
@@ -189,7 +189,7 @@ def test_a_step_within_a_transaction_runs_exactly_once(
     marks.mkdir()
     isolated = "1" if kind == _ISOLATED else ""
     environment = {"SHOP": shop.url, "MARKS": str(marks), "ISOLATED": isolated}
-    with Project(tmp_path / "app", 'jobs = ["stepping"]', url=shop.url, retry_after=1) as project:
+    with Project(tmp_path / "app", 'jobs = ["stepping"]', url=shop.url, retry_after=2) as project:
         shutil.copy(Path(stepping.__file__), project.root)
         project.push("stepping.Kills", {"word": "w", "steps": 1, "within": True})
         died = kill_until_done(project, *kind, environment=environment)
