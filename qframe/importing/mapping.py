@@ -61,7 +61,19 @@ def _fields(job_class: type[JobDefinition], found: FoundJob) -> dict[str, object
     fields: dict[str, object] = dict(zip(names, found.args, strict=False))
     if twice := fields.keys() & found.kwargs.keys():
         raise Kept(f"{job_class.__name__}: {min(twice)} is given twice")
-    return fields | found.kwargs
+    return {key: _bare(value) for key, value in (fields | found.kwargs).items()}
+
+
+def _bare(value: object) -> object:
+    """Return a value without what Celery's JSON says of its type: the field has its own."""
+    if isinstance(value, list):
+        return [_bare(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"__type__", "__value__"}:
+        inner = value["__value__"]
+        return inner["hex"] if isinstance(inner, dict) and "hex" in inner else inner
+    return {key: _bare(each) for key, each in value.items()}
 
 
 def pairs(option: str, given: Iterable[str]) -> dict[str, str]:

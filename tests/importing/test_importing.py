@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -297,6 +299,26 @@ def test_a_class_with_args_and_kwargs_takes_any_call(door: Door) -> None:
     door.mover("celery", jobs={"shop.unknown": "shop.any"}).move()
     (found,) = [each for each in door.waits("celery") if each["job"] == "shop.any"]
     assert found["data"] == {"args": [1], "kwargs": {}}
+
+
+class ShopTyped(Queueable):
+    at: datetime
+    of: list[UUID]
+
+    job_name = "shop.typed"
+
+    def handle(self) -> None: ...
+
+
+def test_values_that_celery_names_the_type_of_fit_fields_of_that_type(door: Door) -> None:
+    at = {"__type__": "datetime", "__value__": "2026-11-27T12:00:00+00:00"}
+    of = [{"__type__": "uuid", "__value__": {"hex": "0" * 32, "version": 4}}]
+    body = {"class": "shop.typed", "args": [at, of]}
+    door.redis.sadd("resque:queues", "q")
+    door.redis.rpush("resque:queue:q", json.dumps(body))
+    assert outcomes(door.mover("resque").move()) == {"moved": 1}
+    (found,) = door.waits("q")
+    assert found["data"] == {"at": "2026-11-27T12:00:00Z", "of": [str(UUID(int=0))]}
 
 
 def test_of_equal_unique_jobs_one_is_queued(door: Door) -> None:
