@@ -93,7 +93,10 @@ def test_a_root_inside_a_hidden_folder_works(fresh: Path) -> None:
     assert project.source_of("jobs") is not None
 
 
-def test_the_source_of_a_module_is_found_by_its_name_alone(root: Path) -> None:
+def test_the_source_of_a_module_is_found_by_its_name_alone(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "jobs", raising=False)  # another test's
     write(root / "jobs.py")
     write(root / "app" / "__init__.py")
     write(root / "app" / "jobs.py")

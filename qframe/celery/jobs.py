@@ -8,7 +8,7 @@ import types
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Self, cast
 
 from qframe.celery import signals, states
 from qframe.celery.apps import tasks
@@ -37,6 +37,19 @@ class CeleryJob(Queueable):
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
+
+    @classmethod
+    def from_request(cls, data: dict[str, Any]) -> Self:
+        """Make the call as `delay` does, with the options of task and app.
+
+        `qframe import` and other languages dispatch by it. Raises as for any job.
+        """
+        given = super().from_request(data)
+        task = tasks.get(cls.own_name())
+        if task is None:
+            return given
+        called = job_of(task.app, task.name, given.args, given.kwargs, {})
+        return cast("Self", called)
 
     def succeeded(self) -> None:
         """Calls `on_success` and `after_return`, and sends the signal."""

@@ -57,6 +57,13 @@ def test_a_task_is_a_job_of_its_name_with_args_and_kwargs() -> None:
     assert (payload["maxTries"], payload["timeout"], payload["track"]) == (4, 0, 86400)
 
 
+def test_a_call_that_was_moved_here_has_the_options_of_task_and_app() -> None:
+    moved = add.job_class.from_request({"args": [1], "kwargs": {"y": 2}})
+    payload = envelope.create(moved)
+    assert payload["data"] == {"args": [1], "kwargs": {"y": 2}}
+    assert (payload["maxTries"], payload["timeout"], payload["track"]) == (4, 0, 86400)
+
+
 def test_options_of_a_call_are_those_of_its_job() -> None:
     eta = datetime(2030, 1, 1, tzinfo=UTC)
     job = pushed(add, 1, 1, queue="high", priority=0, eta=eta, expires=60, task_id="my-id")
