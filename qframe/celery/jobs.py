@@ -38,18 +38,12 @@ class CeleryJob(Queueable):
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
 
-    @classmethod
-    def from_request(cls, data: dict[str, Any]) -> Self:
-        """Make the call as `delay` does, with the options of task and app.
-
-        `qframe import` and other languages dispatch by it. Raises as for any job.
-        """
-        given = super().from_request(data)
-        task = tasks.get(cls.own_name())
+    def _requested(self) -> Self:
+        """Return the call as `delay` makes it, with the options of task and app."""
+        task = tasks.get(self.own_name())
         if task is None:
-            return given
-        called = job_of(task.app, task.name, given.args, given.kwargs, {})
-        return cast("Self", called)
+            return self
+        return cast("Self", job_of(task.app, task.name, self.args, self.kwargs, {}))
 
     def succeeded(self) -> None:
         """Calls `on_success` and `after_return`, and sends the signal."""

@@ -458,9 +458,13 @@ class JobDefinition(Options, Durable, Returns):
             cls._complete()
             cls._check_complete(InvalidArguments)
         try:
-            return cls._validated(data)
+            return cls._validated(data)._requested()  # noqa: SLF001 (its own)
         except ValidationError as error:
             raise (without_values(error) if cls._hides() else error) from None
+
+    def _requested(self) -> Self:
+        """Return what another program's request for this job dispatches."""
+        return self
 
     @classmethod
     def schema_of_fields(cls, ref_template: str) -> dict[str, Any]:
