@@ -117,9 +117,7 @@ class Signature(dict[str, Any]):
         if not self.immutable:
             made["args"] = (*(args or ()), *self.args)
             made["kwargs"] = {**self.kwargs, **(kwargs or {})}
-        made._check(given)  # noqa: SLF001 (its own)
-        made["options"] = {**self.options, **given}
-        return made
+        return made._with(given)  # noqa: SLF001 (its own)
 
     partial = clone
 
@@ -127,6 +125,10 @@ class Signature(dict[str, Any]):
         """Set options. Returns itself."""
         if immutable is not None:
             self["immutable"] = immutable
+        return self._with(given)
+
+    def _with(self, given: Mapping[str, Any]) -> Any:
+        """Set options, checked. Returns itself."""
         self._check(given)
         self.options.update(given)
         return self
@@ -247,9 +249,15 @@ class Canvas(Signature):
         """The app of its first task."""
         return next((each.app for each in self.leaves()), apps.current())
 
+    @property
+    def tasks(self) -> Any:
+        """Its signatures: a list; the group of a chord."""
+        return self["kwargs"]["tasks"]
+
     def leaves(self) -> Iterator[Signature]:
         """Iterate over the signatures of single tasks in it."""
-        raise NotImplementedError
+        for each in self.tasks:
+            yield from each.leaves() if isinstance(each, Canvas) else [each]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Dispatch it."""
@@ -287,12 +295,6 @@ class chain(Canvas):  # noqa: N801 (Celery's name)
         else:
             own.append(each)
 
-    @property
-    def tasks(self) -> list[Any]:
-        """Its signatures; a group with a task behind it is a chord."""
-        found: list[Any] = self["kwargs"]["tasks"]
-        return found
-
     def clone(
         self,
         args: Sequence[Any] | None = None,
@@ -303,14 +305,7 @@ class chain(Canvas):  # noqa: N801 (Celery's name)
         made = deepcopy(self)
         if (args or kwargs) and made.tasks:
             made.tasks[0] = made.tasks[0].clone(args, kwargs)
-        made._check(given)  # noqa: SLF001 (its own)
-        made.options.update(given)
-        return made
-
-    def leaves(self) -> Iterator[Signature]:
-        """Iterate over the signatures of single tasks in it."""
-        for each in self.tasks:
-            yield from each.leaves() if isinstance(each, Canvas) else [each]
+        return made._with(given)  # noqa: SLF001 (its own)
 
     def apply(
         self,
@@ -345,12 +340,6 @@ class group(Canvas):  # noqa: N801 (Celery's name)
             return
         super().__init__(_GROUP, (), {"tasks": [*_all(given)]}, options)
 
-    @property
-    def tasks(self) -> list[Any]:
-        """Its signatures."""
-        found: list[Any] = self["kwargs"]["tasks"]
-        return found
-
     def clone(
         self,
         args: Sequence[Any] | None = None,
@@ -361,14 +350,7 @@ class group(Canvas):  # noqa: N801 (Celery's name)
         made = deepcopy(self)
         if args or kwargs:
             made["kwargs"] = {"tasks": [each.clone(args, kwargs) for each in made.tasks]}
-        made._check(given)  # noqa: SLF001 (its own)
-        made.options.update(given)
-        return made
-
-    def leaves(self) -> Iterator[Signature]:
-        """Iterate over the signatures of single tasks in it."""
-        for each in self.tasks:
-            yield from each.leaves() if isinstance(each, Canvas) else [each]
+        return made._with(given)  # noqa: SLF001 (its own)
 
     def apply(
         self,
@@ -434,9 +416,7 @@ class chord(Canvas):  # noqa: N801 (Celery's name)
         """Return a copy; the arguments go before those of each task of the group."""
         made = deepcopy(self)
         made["kwargs"]["header"] = made.tasks.clone(args, kwargs)
-        made._check(given)  # noqa: SLF001 (its own)
-        made.options.update(given)
-        return made
+        return made._with(given)  # noqa: SLF001 (its own)
 
     def __call__(self, body: Any = None, **given: Any) -> Any:
         """Dispatch it, with this task behind the group."""
