@@ -285,7 +285,6 @@ class TutorialProject:
     "how", ["with the app", pytest.param("with the line alone", marks=pytest.mark.slow)]
 )
 def test_first_steps_with_django(how: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    pytest.importorskip("django")
     if how == "with the app":
         settings = (
             'INSTALLED_APPS.append("qframe.django")\n'
