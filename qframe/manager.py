@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -25,7 +24,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.features.all import FEATURES
 from qframe.features.context import Context
 from qframe.hooks import Hooks, of_process
-from qframe.jobs import project
+from qframe.jobs import named, project
 from qframe.jobs.registry import Registry
 from qframe.metrics.kept import Metrics
 from qframe.metrics.pushes import Pushes
@@ -271,7 +270,7 @@ class QueueManager:
         if driver in self._drivers:
             return self._drivers[driver]
         if driver in _DRIVERS:  # imported, with its client, on first use
-            return cast("Factory", _imported(f"qframe.drivers.{_DRIVERS[driver]}"))
+            return cast("Factory", named.imported(f"qframe.drivers.{_DRIVERS[driver]}"))
         offered = {point.name: point for point in entry_points(group=GROUP)}
         if driver in offered:
             try:
@@ -306,7 +305,7 @@ class QueueManager:
         self._listening = True  # set first: a listener's module may use a connection
         try:
             resolved = [
-                (_event(name), [_listener(path) for path in paths])
+                (_event(name), [named.function("listeners", path) for path in paths])
                 for name, paths in self.settings.listeners.items()
             ]
         except BaseException:
@@ -331,23 +330,8 @@ def _signer(settings: Settings) -> Signer | None:
     return None
 
 
-def _imported(path: str) -> Any:  # noqa: ANN401 (any object)
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def _configured(key: str, path: str, form: str) -> Any:  # noqa: ANN401 (any object)
-    project.put_on_path()
-    try:
-        return _imported(path)
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(
-            f"{key}: {one_line(path, 100)!r} cannot be loaded ({form}): {tracebacks.placed(error)}"
-        ) from error
-
-
 def _middleware(path: str) -> Any:  # noqa: ANN401 (a middleware, whose type is a layer above)
-    found = _configured("middleware", path, "module:name")
+    found = named.loaded("middleware", path)
     try:
         found = found() if isinstance(found, type) else found
     except Exception as error:
@@ -360,13 +344,6 @@ def _middleware(path: str) -> Any:  # noqa: ANN401 (a middleware, whose type is 
             f"middleware: {one_line(path, 100)!r} cannot be called with a job and call_next"
         )
     return found
-
-
-def _listener(path: str) -> Callable[[Any], object]:
-    found = _configured("listeners", path, "module:function")
-    if not callable(found):
-        raise ConfigurationError(f"listeners: {one_line(path, 100)!r} is not a function")
-    return cast("Callable[[Any], object]", found)
 
 
 def _event(name: str) -> type[events.Event]:

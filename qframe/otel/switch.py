@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qframe.exceptions import ConfigurationError
-from qframe.jobs import project
+from qframe.jobs import named
 from qframe.jobs.tracing import active
-from qframe.payload import tracebacks
-from qframe.payload.text import one_line
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -50,21 +46,6 @@ def configure(settings: OtelSettings) -> None:
     if not settings.enabled:
         return
     if settings.setup is not None:
-        _setup(settings.setup)()
+        named.function("otel.setup", settings.setup)()
     if active.tracing is None:
         instrument(links=settings.relation == "link")
-
-
-def _setup(path: str) -> Callable[[], Any]:
-    project.put_on_path()
-    module, _, name = path.partition(":")
-    try:
-        found: Callable[[], Any] = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(
-            f"otel.setup: {one_line(path, 100)!r} cannot be loaded (module:function): "
-            f"{tracebacks.placed(error)}"
-        ) from error
-    if not callable(found):
-        raise ConfigurationError(f"otel.setup: {one_line(path, 100)!r} is not a function")
-    return found

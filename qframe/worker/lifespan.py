@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Iterator
@@ -11,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from typing import Any
 
 from qframe.exceptions import ConfigurationError
-from qframe.jobs import project
+from qframe.jobs import named
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 
@@ -28,8 +27,8 @@ class Lifespan:
     """What `worker.lifespan` names, `module:function`; used once."""
 
     def __init__(self, path: str) -> None:
-        self._path = one_line(path, 100)
-        self._module, _, self._name = path.partition(":")
+        self._path = path
+        self._shown = one_line(path, 100)
         self._make: Callable[[], Any] | None = None
         self._made: Any = None
         self._task: asyncio.Task[None] | None = None
@@ -37,17 +36,7 @@ class Lifespan:
 
     def load(self) -> None:
         """Imports it. Raises `ConfigurationError`."""
-        project.put_on_path()
-        try:
-            found = getattr(importlib.import_module(self._module), self._name)
-        except (Exception, SystemExit) as error:
-            raise ConfigurationError(
-                f"worker.lifespan: {self._path!r} cannot be loaded (module:function): "
-                f"{tracebacks.placed(error)}"
-            ) from error
-        if not callable(found):
-            raise ConfigurationError(f"worker.lifespan: {self._path!r} is not a function")
-        self._make = found
+        self._make = named.function("worker.lifespan", self._path)
 
     @contextmanager
     def around(self, run: RunOnLoop, stops: Callable[[], bool]) -> Iterator[bool]:
@@ -60,7 +49,7 @@ class Lifespan:
             entered = self._enter(run, stops)
         except Exception as error:
             raise ConfigurationError(
-                f"worker.lifespan: {self._path!r} cannot be entered: {tracebacks.placed(error)}"
+                f"worker.lifespan: {self._shown!r} cannot be entered: {tracebacks.placed(error)}"
             ) from error
         try:
             yield entered and not stops()
@@ -95,7 +84,7 @@ class Lifespan:
             elif not self._task.cancelled():  # as it is when a timeout has ended the loop
                 self._task.result()  # raises
         except Exception:
-            log.exception("the lifespan %s raised when the worker left it", self._path)
+            log.exception("the lifespan %s raised when the worker left it", self._shown)
 
     # -- an async one lives in one task, for its cancel scopes and context variables ------------
 
