@@ -113,6 +113,17 @@ def born(pid: int) -> str:
     return "" if fields[0] in b"ZX" else fields[19].decode()
 
 
+def is_taken(pid: int) -> bool:
+    """Whether there is a process with this pid."""
+    try:
+        os.kill(pid, 0)
+    except OverflowError:
+        return False
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return True
+
+
 def _read(path: str) -> HealthRecord:
     """Reads a file. Raises `OSError`, or `ValueError` if it is no health file."""
     for again in (True, False):
@@ -146,13 +157,7 @@ def _of_this_host() -> list[HealthRecord]:
 
 
 def _lives(record: HealthRecord) -> bool:
-    try:
-        os.kill(record.pid, 0)
-    except OverflowError:
-        return False
-    except OSError as error:
-        return error.errno == errno.EPERM
-    return born(record.pid) == record.born
+    return is_taken(record.pid) and born(record.pid) == record.born
 
 
 # -- the command ----------------------------------------------------------------------------------

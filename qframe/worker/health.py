@@ -134,19 +134,9 @@ def _remove_left(folder: Path) -> None:
     """Removes the files of processes that have ended."""
     with suppress(OSError):
         for each in folder.iterdir():
-            if each.name.isdecimal() and _is_gone(int(each.name)):
+            if each.name.isdecimal() and not qframe_health.is_taken(int(each.name)):
                 with suppress(OSError):
                     each.unlink()
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except OSError:
-        return False
-    return False
 
 
 class HealthReport:
