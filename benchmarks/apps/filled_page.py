@@ -20,7 +20,9 @@ from starlette.testclient import TestClient
 from qframe import manager
 from qframe.connection import Connection
 from qframe.contracts import FailedJob, History
-from qframe.contracts.step import Operation, Push, Record, Step
+from qframe.contracts.step import Operation, Push, Record, Set, Step
+from qframe.metrics.kept import PREFIX, Metrics
+from qframe.metrics.series import RUN, WAIT
 from qframe.web import app
 from qframe.web.app import pause
 
@@ -31,12 +33,16 @@ _STILL = 5
 """So many looks alike an open page has had before it is looked at less often."""
 _STILL_LOOKS = 4
 _AT_ONCE = 2000
+_CLASSES = 20
+"""So many job classes were measured, for 14 days."""
 _CALLS = (
     *("apply", "read", "scan", "sizes", "queues", "browse", "search", "spans", "peek", "check"),
     *("list_failed", "find_failed", "count_failed", "latch"),
 )
 PAGES = {
     "overview": "/",
+    "overview of 24 hours": "/?period=24h",
+    "overview of 14 days": "/?period=14d",
     "queues": "/queues",
     "jobs of all queues": "/jobs",
     "jobs of all queues, filtered": "/jobs?filter=args.user:7",
@@ -50,6 +56,10 @@ PAGES = {
     "workers": "/workers",
     "batches": "/batches",
     "classes": "/classes",
+    "classes of 14 days": "/classes?hours=336",
+    "one class": "/classes/app.Send",
+    "one class of 24 hours": "/classes/app.Send?period=24h",
+    "one class of 14 days": "/classes/app.Send?period=14d",
     "Prometheus": "/metrics",
 }
 
@@ -59,6 +69,7 @@ def main() -> None:
     waiting, failed = map(int, sys.argv[1:])
     connection = manager.default().connection()
     _fill(connection, waiting, failed)
+    _measure(connection)
     count = _counted(connection)
     client = TestClient(app(authorize=lambda _: "act"), base_url="http://localhost")
     times: dict[str, list[float]] = {}
@@ -106,6 +117,22 @@ def _fill(connection: Connection, waiting: int, failed: int) -> None:
         for first in range(0, many, _AT_ONCE):
             numbers = range(first, min(many, first + _AT_ONCE))
             connection.backend.apply(Step(None, *map(make, numbers)))
+
+
+def _measure(connection: Connection) -> None:
+    """Write what workers would have measured: each minute of a day, and each tenth before."""
+    names = ["app.Send", *(f"app.Job{number}" for number in range(1, _CLASSES))]
+    histograms = {kind.bucket(0.002 * 1.4**at): 4 for kind in (RUN, WAIT) for at in range(15)}
+    histograms |= {RUN.total: 60_000_000, WAIT.total: 60_000_000}
+    fields = {"pushed": 60, "started": 60, "done": 58, "failed": 2, **histograms}
+    text = json.dumps([["mail", name, fields] for name in names])
+    now = int(_NOW // 60)
+    minutes = [*range(5, 1440), *range(1440, 14 * 1440, 10)]
+    keys = [f"{PREFIX}part:{connection.name}|{now - ago:010d}|filled" for ago in minutes]
+    for first in range(0, len(keys), 100):
+        parts = (Set(key, text, 3600.0) for key in keys[first : first + 100])
+        connection.store.backend.apply(Step(None, *parts))
+    Metrics(connection.store, connection.name).put_together()
 
 
 def _uuid(number: int, count: int) -> str:
