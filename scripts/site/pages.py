@@ -14,6 +14,7 @@ _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)((?:#[^)\s]*)?)\)"
 _FROM_README = {
     "Five minutes": "start/five-minutes.md",
 }
+GENERATED = {f"docs/reference/{name}" for name in reference.PAGES}
 _PROJECT = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
@@ -36,8 +37,8 @@ def write(folder: Path) -> None:
         _put(folder / name, name, f"# {title}\n{body[1]}", ROOT)
     for source, name in _PROJECT.items():
         _put(folder / name, name, (ROOT / source).read_text(encoding="utf-8"), ROOT)
-    for name, text in reference.pages().items():
-        (folder / "reference" / name).write_text(text, encoding="utf-8")
+    for name, make in reference.PAGES.items():
+        (folder / "reference" / name).write_text(make(), encoding="utf-8")
     for kept in ("grafana", "prometheus", "screenshots"):
         shutil.copytree(ROOT / "docs" / kept, folder / kept)
     shutil.copytree(ROOT / "docs" / "screenshots", folder / "extra" / "screenshots")
@@ -59,7 +60,7 @@ def _put(target: Path, name: str, text: str, source: Path) -> None:
             to, anchor = (found[0] if found else "index.md"), ""
         elif path in _PROJECT:
             to = _PROJECT[path]
-        elif path.startswith("docs/") and (ROOT / path).is_file():
+        elif path.startswith("docs/") and ((ROOT / path).is_file() or path in GENERATED):
             to = path.removeprefix("docs/")
         elif path == "docs/decisions":
             to = "decisions/README.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -39,17 +39,6 @@ What `/metrics` has. [Prometheus](../operate/web.md#prometheus) says how it is r
 |---|---|---|---|
 """
 _DRIVERS = ("database", "redis", "beanstalkd")
-
-
-def pages() -> dict[str, str]:
-    """Give each page's text by its name in the section."""
-    return {
-        "api.md": _api(),
-        "settings.md": _settings(),
-        "commands.md": _commands(),
-        "events.md": _events(),
-        "metric-names.md": _metrics(),
-    }
 
 
 def _api() -> str:
@@ -260,3 +249,13 @@ def _labels(node: ast.expr, names: dict[str, Any]) -> list[str]:
     if isinstance(node, (ast.List, ast.Tuple)):
         return [label for each in node.elts for label in _labels(each, names)]
     return [str(ast.literal_eval(node))]
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "api.md": _api,
+    "settings.md": _settings,
+    "commands.md": _commands,
+    "events.md": _events,
+    "metric-names.md": _metrics,
+}
+"""What makes each page of the section, by the page's name."""
