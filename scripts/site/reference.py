@@ -33,7 +33,7 @@ are read from."""
 _ABOUT_METRICS = """\
 # Names of metrics
 
-What `/metrics` has. [Prometheus](../operate/web.md#prometheus) says how it is read.
+What `/metrics` has. [Metrics](../operate/metrics.md#read-them-with-prometheus) shows how to read it.
 
 | name | kind | labels | meaning |
 |---|---|---|---|
