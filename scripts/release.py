@@ -72,7 +72,7 @@ def _build() -> list[Path]:
 
 
 def _try_out(files: list[Path], version: str, dependencies: list[str]) -> None:
-    """Install the wheel by its name, into a new environment, and run the README from it."""
+    """Install the wheel by its name, run the README from it, and docs/start from the sdist."""
     with tempfile.TemporaryDirectory(prefix="release-") as name:
         folder = Path(name)
         python = folder / "venv" / "bin" / "python"
@@ -90,6 +90,8 @@ def _try_out(files: list[Path], version: str, dependencies: list[str]) -> None:
         _run(*pip, "--no-deps", "--index-url", index, f"qframe=={version}")
         _run(python, "-m", "pip", "check")
         _run(python, "scripts/run_readme.py", "README.md")
+    (sdist,) = (file for file in files if file.suffix == ".gz")
+    _run(sys.executable, "-m", "scripts.newcomer", "--sdist", sdist)
 
 
 def main(words: list[str]) -> int:
