@@ -15,7 +15,7 @@ from qframe.config import ConnectionSettings
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.browsing import Found, Place
 from qframe.contracts.history import History
-from qframe.contracts.identity import JobId
+from qframe.contracts.identity import JobId, job_ids
 from qframe.contracts.job import Job
 from qframe.contracts.queue import Cancelling, Sizes
 from qframe.contracts.status import State
@@ -218,9 +218,10 @@ class Connection:
         identity.job_class = type(job)
         return identity
 
-    def bulk(self, jobs: Iterable[Dispatchable], queue: str | None = None) -> list[str]:
+    def bulk(self, jobs: Iterable[Handles[R]], queue: str | None = None) -> list[JobId[R]]:
         """Queue many jobs, all or none where the backend can. Returns their ids in order."""
-        return push_together(((self, job) for job in jobs), queue)
+        given: Iterable[Any] = jobs
+        return push_together(((self, job) for job in given), queue)
 
     def gather(self, queue: str | None) -> BulkPush:
         """Return a collector for jobs to push together."""
@@ -652,7 +653,9 @@ class OneByOne(BulkPush):
         }
 
 
-def push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None) -> list[str]:
+def push_together(
+    jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None
+) -> list[JobId[Any]]:
     """Push jobs, those of each connection together, after building all payloads. Returns their ids.
 
     For a duplicate, that is the id of the job already queued.
@@ -667,18 +670,22 @@ def push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | 
         return _push_together(placed, queue)
 
 
-def _push_together(jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None) -> list[str]:
-    ids: list[str] = []
+def _push_together(
+    jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None
+) -> list[JobId[Any]]:
+    uuids: list[str] = []
+    classes: list[type[Any]] = []
     gathered: dict[Connection, BulkPush] = {}
     for connection, job in jobs:
         bulk = gathered.get(connection)
         if bulk is None:
             bulk = gathered[connection] = connection.gather(queue)
-        ids.append(bulk.add(job))
+        uuids.append(bulk.add(job))
+        classes.append(type(job))
     others: dict[str, str] = {}
     for bulk in gathered.values():
         others |= bulk.push()
-    return [others.get(uuid, uuid) for uuid in ids] if others else ids
+    return job_ids(uuids, classes, others)
 
 
 stand_in: Callable[[Connection, Dispatchable | str | bytes], Connection | None] | None = None

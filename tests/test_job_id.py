@@ -20,6 +20,7 @@ from qframe import (
     Queueable,
     QueueManager,
     Secret,
+    abulk,
     ajob_status,
     await_for,
     bulk,
@@ -148,7 +149,38 @@ def test_each_way_to_push_gives_one(queues: QueueManager) -> None:
         drain()
         assert wait_for(given, 5).result == MADE
     assert type(queue.push(foreign("App\\Import"))) is JobId
-    assert {*map(type, bulk([MakeInvoice()]))} == {str}
+
+
+class MakeOnce(MakeInvoice):
+    unique = True
+
+
+def test_those_of_a_bulk_know_their_classes(queues: QueueManager) -> None:
+    first = MakeOnce.dispatch().send()
+    jobs = [MakeInvoice(), MakeOnce(), MakeOnce()]
+
+    async def awaited() -> list[JobId[Invoice]]:
+        return await abulk(jobs)
+
+    for ids in (bulk(jobs), queues.connection().bulk(jobs), asyncio.run(awaited())):
+        assert ids[1:] == [first, first]
+        assert {*map(type, ids)} == {JobId}
+        drain()
+        assert [wait_for(each, 5).result for each in ids] == [MADE] * 3
+        first = MakeOnce.dispatch().send()
+    mixed = bulk([foreign("App\\Import"), later.job(7)])
+    assert type(mixed[0]) is JobId
+    drain()
+    assert wait_for(mixed[1], 5).result == (7, date(2030, 1, 2))
+
+
+def test_those_of_a_bulk_in_a_fake_and_on_sync() -> None:
+    class Here(MakeInvoice):
+        connection = "sync"
+
+    assert [type(each) for each in bulk([Here(), Here()])] == [JobId, JobId]
+    with fake():
+        assert [type(each) for each in bulk([MakeInvoice()])] == [JobId]
 
 
 def test_in_a_fake_and_on_sync() -> None:

@@ -143,6 +143,7 @@ def test_many_at_once(shop: Shop, session: Session) -> None:
     session.rollback()
     ids = bulk([Ship(), Ship(), ShipOnce(), ShipOnce()], "x", within=session)
     assert len(set(ids)) == 3
+    assert [each.job_class for each in ids] == [Ship, Ship, ShipOnce, ShipOnce]
     assert shop.waiting() == 0
     session.commit()
     assert shop.waiting() == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
@@ -45,3 +46,15 @@ def job_id(text: str, job: object) -> JobId[Any]:
     identity = JobId(text)
     identity.job_class = type(job)
     return identity
+
+
+def job_ids(
+    texts: Iterable[str], classes: Iterable[type[Any]], others: Mapping[str, str]
+) -> list[JobId[Any]]:
+    """Return the ids of jobs of these classes; `others` has the id of the job in the way of one."""
+    ids = []
+    for text, job_class in zip(texts, classes, strict=True):  # no call of a function for each
+        identity = JobId(others.get(text, text) if others else text)
+        identity.job_class = job_class
+        ids.append(identity)
+    return ids

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from qframe import manager
 from qframe.connection import BulkPush, Connection, push_together, substitute
+from qframe.contracts.identity import JobId, job_ids
 from qframe.contracts.transaction import is_async, run_in
 from qframe.dispatch import lost, pusher, sender
 from qframe.dispatch.after_commit import open_for
@@ -19,15 +21,18 @@ from qframe.jobs import execution
 from qframe.jobs.foreign import Dispatchable
 from qframe.jobs.registry import refuse_while_importing
 from qframe.jobs.tracing import sending
+from qframe.jobs.typed import Handles
 from qframe.payload import envelope
+
+R = TypeVar("R")
 
 _MANY = 1000
 """Jobs from which a bulk goes to the long sender, because it would delay other calls."""
 
 
 def bulk(
-    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
-) -> list[str]:
+    jobs: Iterable[Handles[R]], queue: str | None = None, *, within: object = None
+) -> list[JobId[R]]:
     """Queue many jobs at once. Returns their ids in order.
 
     The jobs of one connection are pushed together, all or none where the backend can; unique and
@@ -49,8 +54,8 @@ def bulk(
 
 
 async def abulk(
-    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
-) -> list[str]:
+    jobs: Iterable[Handles[R]], queue: str | None = None, *, within: object = None
+) -> list[JobId[R]]:
     """As `bulk`, without blocking the event loop; `within` may be asynchronous, too.
 
     Once begun it completes even if the awaiting task is cancelled; an error is then reported like
@@ -63,9 +68,7 @@ async def abulk(
     return await _bulk_on_loop([*map(_placed, jobs)], queue) if ids is None else ids
 
 
-def _bulk_joined(
-    jobs: Iterable[Dispatchable], queue: str | None, within: object
-) -> list[str] | None:
+def _bulk_joined(jobs: Iterable[Any], queue: str | None, within: object) -> list[JobId[Any]] | None:
     """Push in the given or open transaction, or at its commit; None if there is none."""
     if within is not None:
         return _bulk_within(jobs, queue, within)
@@ -78,7 +81,7 @@ def _bulk_joined(
     return _bulk_within(jobs, queue, inside)
 
 
-def _bulk_within(jobs: Iterable[Dispatchable], queue: str | None, transaction: object) -> list[str]:
+def _bulk_within(jobs: Iterable[Any], queue: str | None, transaction: object) -> list[JobId[Any]]:
     through: dict[Connection, Connection] = {}
 
     def placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
@@ -94,7 +97,7 @@ def _bulk_within(jobs: Iterable[Dispatchable], queue: str | None, transaction: o
 
 def _bulk_committed(
     placed: Sequence[tuple[Connection, Dispatchable]], queue: str | None, opened: OpenTransaction
-) -> list[str]:
+) -> list[JobId[Any]]:
     """Build all payloads now, and push them at the commit of the transaction."""
     if any(substitute(connection, job) is not None for connection, job in placed):
         return push_together(placed, queue)
@@ -117,10 +120,11 @@ def _bulk_committed(
             lost.report(f"a bulk of {len(placed):,} jobs", built, error)
 
     opened.on_commit(push)
-    return [each.payload["uuid"] for each in built]
+    uuids = [each.payload["uuid"] for each in built]
+    return job_ids(uuids, [type(job) for _, job in placed], {})
 
 
-def _placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
+def _placed(job: Any) -> tuple[Connection, Dispatchable]:  # noqa: ANN401 (checked here)
     check_job(job)
     return manager.default().connection(job.connection), job
 
@@ -130,7 +134,7 @@ def _placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
 
 async def _bulk_on_loop(
     placed: Sequence[tuple[Connection, Dispatchable]], queue: str | None
-) -> list[str]:
+) -> list[JobId[Any]]:
     built: list[tuple[str, bytes, float]] = []
     places = dict.fromkeys(connection for connection, _ in placed)
 
@@ -155,11 +159,11 @@ def _pushing(
     placed: Sequence[tuple[Connection, Dispatchable]],
     queue: str | None,
     built: list[tuple[str, bytes, float]],
-) -> Call[list[str]]:
+) -> Call[list[JobId[Any]]]:
     """As `push_together`, together with other calls; `built` receives the payloads."""
     if not placed:
         return []
-    ids: list[str] = []
+    uuids: list[str] = []
     gathered: dict[Connection, BulkPush] = {}
     others: dict[str, str] = {}
     with sending(placed[0][0], many=True):
@@ -167,9 +171,9 @@ def _pushing(
             if connection not in gathered:
                 gathered[connection] = BulkPush(connection, queue)
             made = gathered[connection].plan(job)
-            ids.append(made.uuid)
+            uuids.append(made.uuid)
             built.append((made.queue, made.raw, made.delay))
         for connection, together in gathered.items():
             results = yield Apply(connection.backend, together.steps())
             others |= together.pushed(results)
-    return [others.get(uuid, uuid) for uuid in ids]
+    return job_ids(uuids, [type(job) for _, job in placed], others)

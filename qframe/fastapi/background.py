@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, overload
 
+from qframe.contracts.identity import JobId
 from qframe.dispatch.bulk import abulk
 from qframe.dispatch.function import QueueableFunction
 from qframe.dispatch.pending import check_job
@@ -51,7 +52,7 @@ class JobsOfRequest:
         """
         self._jobs.append(_job(func, args, kwargs))
 
-    async def send(self) -> list[str]:
+    async def send(self) -> list[JobId[Any]]:
         """Queues what was added, in one request to each connection; returns the ids in order.
 
         Raises what goes wrong; the event loop goes on meanwhile.

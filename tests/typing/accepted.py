@@ -188,18 +188,22 @@ async def use() -> None:
     assert_type(add.dispatch(1, b=2), PendingDispatch[int])
     assert_type(later.dispatch(1), PendingDispatch[str])
     assert_type(await later(1), str)
-    assert_type(await abulk([SendWelcome(user_id=1), WithMethods(user_id=2)]), list[str])
+    assert_type(await abulk([SendWelcome(user_id=1), SendWelcome(user_id=2)]), list[JobId[None]])
+    mixed: list[JobId] = await abulk([SendWelcome(user_id=1), WithMethods(user_id=2)])
+    assert mixed
     assert_type(dispatch_if(True, SendWelcome(user_id=1)), PendingDispatch[None] | None)
     assert_type(dispatch_unless(True, WithMethods(user_id=1)), PendingDispatch[int] | None)
     theirs = foreign("App\\Import@handle", {"id": 7}, tries=3, backoff=(1, 5), queue="php")
     assert_type(dispatch(theirs).delay(10).send(), JobId[Any])
-    assert_type(await abulk([SendWelcome(user_id=1), theirs, foreign("App\\Tidy")]), list[str])
+    with_theirs: list[JobId] = await abulk([SendWelcome(user_id=1), theirs, foreign("App\\Tidy")])
+    assert with_theirs
     manager = QueueManager({"default": "null"})
     queue = manager.connection("redis")
     assert_type(queue.push(WithMethods(user_id=7), "high"), JobId[int])
     assert_type(queue.later(10, add.job(1, 2)), JobId[int])
     assert_type(queue.push(theirs), JobId[Any])
-    assert_type(queue.bulk([SendWelcome(user_id=7), theirs]), list[str])
+    assert_type(queue.bulk([WithMethods(user_id=7)]), list[JobId[int]])
+    assert_type(queue.bulk([theirs]), list[JobId[Any]])
     assert_type(Worker(manager, WorkerOptions(tries=5)).run(), int)
 
 
@@ -221,13 +225,15 @@ async def ask(id_: str) -> JobStatus | None:
         assert_type(group.create_task(await_for(id_, 60)), asyncio.Task[JobStatus[Any]])
     tracked = await WithMethods.dispatch(user_id=7).track()
     ids, ended = await asyncio.gather(abulk([SendWelcome(user_id=7)]), await_for(tracked, 60))
-    assert_type(ids, list[str])
+    assert_type(ids, list[JobId[None]])
     assert_type(ended, JobStatus[int])
     return await ajob_status(id_)
 
 
 def block(id_: str) -> JobStatus | None:
-    assert_type(bulk([SendWelcome(user_id=7)]), list[str])
+    assert_type(bulk([SendWelcome(user_id=7)]), list[JobId[None]])
+    assert_type(bulk(WithMethods(user_id=each) for each in range(3)), list[JobId[int]])
+    assert_type(wait_for(bulk([later.job(1), later.job(2)])[0], 5).result, str)
     assert_type(chain([SendWelcome(user_id=7)]).dispatch(), str)
     made = batch([SendWelcome(user_id=7)]).dispatch()
     assert_type(made, Batch)
