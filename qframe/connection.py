@@ -218,10 +218,15 @@ class Connection:
         identity.job_class = type(job)
         return identity
 
-    def bulk(self, jobs: Iterable[Handles[R]], queue: str | None = None) -> list[JobId[R]]:
+    @overload
+    def bulk(self, jobs: Iterable[Handles[R]], queue: str | None = None) -> list[JobId[R]]: ...
+
+    @overload
+    def bulk(self, jobs: Iterable[Dispatchable], queue: str | None = None) -> list[JobId[Any]]: ...
+
+    def bulk(self, jobs: Iterable[Any], queue: str | None = None) -> list[JobId[Any]]:
         """Queue many jobs, all or none where the backend can. Returns their ids in order."""
-        given: Iterable[Any] = jobs
-        return push_together(((self, job) for job in given), queue)
+        return push_together(((self, job) for job in jobs), queue)
 
     def gather(self, queue: str | None) -> BulkPush:
         """Return a collector for jobs to push together."""

@@ -502,7 +502,7 @@ def test_a_bad_job_is_refused_before_anything_is_pushed(embedded: Connection) ->
 
     async def main() -> None:
         with pytest.raises(InvalidJob, match="takes a job"):
-            await abulk([Feed(), "no job"])  # type: ignore[list-item]
+            await abulk([Feed(), "no job"])  # type: ignore[arg-type]
         for bad in (abulk([Feed(), Here()]), chain([Feed(), Here()]), batch([Feed(), Here()])):
             with pytest.raises(InvalidJob, match="Here"):
                 await bad
@@ -715,7 +715,7 @@ def test_no_call_holds_on_to_what_it_did(embedded: Connection) -> None:
 
 def test_they_are_coroutines_to_asyncio(embedded: Connection) -> None:
     async def main() -> None:
-        made: Coroutine[Any, Any, list[str]] = abulk([Feed()])
+        made: Coroutine[Any, Any, list[JobId]] = abulk([Feed()])
         assert asyncio.iscoroutine(made)
         assert len(await asyncio.create_task(made)) == 1
         task = asyncio.create_task(await_for((await abulk([Watched()]))[0], 30))

@@ -167,7 +167,6 @@ def test_those_of_a_bulk_know_their_classes(queues: QueueManager) -> None:
         assert {*map(type, ids)} == {JobId}
         drain()
         assert [wait_for(each, 5).result for each in ids] == [MADE] * 3
-        first = MakeOnce.dispatch().send()
     mixed = bulk([foreign("App\\Import"), later.job(7)])
     assert type(mixed[0]) is JobId
     drain()

@@ -70,7 +70,7 @@ class Queue(Protocol):
         `delay` is seconds, a timedelta, or an aware datetime; a past datetime means now.
         """
 
-    def bulk(self, jobs: Iterable[Any], queue: str | None = None) -> list[str]:
+    def bulk(self, jobs: Iterable[Any], queue: str | None = None) -> list[JobId[Any]]:
         """Queue many jobs, all or none where the backend can. Returns their ids in order."""
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:

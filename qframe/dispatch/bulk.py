@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from qframe import manager
 from qframe.connection import BulkPush, Connection, push_together, substitute
@@ -30,9 +30,21 @@ _MANY = 1000
 """Jobs from which a bulk goes to the long sender, because it would delay other calls."""
 
 
+@overload
 def bulk(
     jobs: Iterable[Handles[R]], queue: str | None = None, *, within: object = None
-) -> list[JobId[R]]:
+) -> list[JobId[R]]: ...
+
+
+@overload
+def bulk(
+    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
+) -> list[JobId[Any]]: ...
+
+
+def bulk(
+    jobs: Iterable[Any], queue: str | None = None, *, within: object = None
+) -> list[JobId[Any]]:
     """Queue many jobs at once. Returns their ids in order.
 
     The jobs of one connection are pushed together, all or none where the backend can; unique and
@@ -53,9 +65,21 @@ def bulk(
     return ids
 
 
+@overload
 async def abulk(
     jobs: Iterable[Handles[R]], queue: str | None = None, *, within: object = None
-) -> list[JobId[R]]:
+) -> list[JobId[R]]: ...
+
+
+@overload
+async def abulk(
+    jobs: Iterable[Dispatchable], queue: str | None = None, *, within: object = None
+) -> list[JobId[Any]]: ...
+
+
+async def abulk(
+    jobs: Iterable[Any], queue: str | None = None, *, within: object = None
+) -> list[JobId[Any]]:
     """As `bulk`, without blocking the event loop; `within` may be asynchronous, too.
 
     Once begun it completes even if the awaiting task is cancelled; an error is then reported like

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from qframe.contracts.identity import JobId
 from qframe.exceptions import InvalidJob, JobDefinitionError
@@ -47,10 +47,6 @@ class Foreign(Options):
 
     Listeners of `JobQueueing` and `JobQueued` get it as `event.job`, with its `name` and `data`.
     """
-
-    if TYPE_CHECKING:
-        _returns: Any
-        """To type checkers: what it returns is not known."""
 
     def __init__(self, name: str, data: object, options: ForeignOptions) -> None:
         self.name = _checked_name(name)

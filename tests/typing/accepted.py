@@ -196,6 +196,7 @@ async def use() -> None:
     theirs = foreign("App\\Import@handle", {"id": 7}, tries=3, backoff=(1, 5), queue="php")
     assert_type(dispatch(theirs).delay(10).send(), JobId[Any])
     with_theirs: list[JobId] = await abulk([SendWelcome(user_id=1), theirs, foreign("App\\Tidy")])
+    assert_type(await abulk([theirs, WithMethods(user_id=2)]), list[JobId[Any]])
     assert with_theirs
     manager = QueueManager({"default": "null"})
     queue = manager.connection("redis")

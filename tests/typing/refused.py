@@ -81,7 +81,7 @@ def results(id_: str) -> None:
     pushed: JobId[int] = QueueManager().connection().push(Total(prices=[]))  # error
     added: JobId[str] = add.dispatch(1, 2).send()  # error
     other: PendingDispatch[int] = later.dispatch(1)  # error
-    many: list[JobId[int]] = bulk([Total(prices=[])])  # error
+    many: list[JobId[int]] = bulk([Total(prices=[])])  # error (not mypy: may be of any class)
     first: int = wait_for(bulk([Total(prices=[])])[0], 5).result  # error
     print(many, first)
     print(number, nothing, maybe, wrong, text, sync, also, ran, pushed, added, other)
