@@ -1,4 +1,4 @@
-"""The recipes of databases.md for migrations of one's own, run by Alembic and by Django."""
+"""The recipes of docs/backends/migrations.md, run by Alembic and by Django."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.pages import docs_page
 from tests.support.projects import DatabaseProject
 from tests.support.sql_server import SqlServer
 
-_DOCS = docs_page("databases.md")
+_DOCS = docs_page("migrations.md")
 _ENV = """
 from alembic import context
 from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine

@@ -33,7 +33,7 @@ are read from."""
 _ABOUT_METRICS = """\
 # Names of metrics
 
-What `/metrics` has. [Metrics](../operate/metrics.md#read-them-with-prometheus) shows how to read it.
+What `/metrics` has. [Metrics](../operate/metrics.md#read-them-with-prometheus) says how to read it.
 
 | name | kind | labels | meaning |
 |---|---|---|---|
