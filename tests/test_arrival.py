@@ -338,7 +338,7 @@ class Values(Queueable):
         {"decimal": Decimal("1E+400")}, {"raw": b"caf\xc3\xa9\x00"}, {"colour": Colour.ALSO_RED},
         {"either": True}, {"either": "1"}, {"either": 1.5}, {"either": 2**70},
         {"animal": Animal(name="a")}, {"rounds": Rounds(price=Decimal("1.25"))},
-        {"after": timedelta(microseconds=1)},
+        {"after": timedelta(microseconds=1)}, {"either": 10**4299}, {"either": "1" * 5000},
     ],
 )  # fmt: skip
 def test_odd_values_arrive(fields: dict[str, Any]) -> None:
@@ -361,6 +361,11 @@ def test_what_would_not_arrive_is_refused_naming_the_field(fields: dict[str, Any
     setattr(job, name, fields[name])
     with pytest.raises(InvalidJob, match=rf"^Values.*{name}"):
         dispatch(job)
+
+
+def test_a_number_that_no_worker_could_read_is_refused() -> None:
+    with pytest.raises(InvalidJob, match=r"Values\.either cannot be JSON: Exceeds the limit"):
+        dispatch(Values(either=10**4300))
 
 
 def test_a_private_attribute_that_would_be_lost_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -126,3 +127,25 @@ def test_a_class_with_a_chunk_handles_many() -> None:
             @classmethod
             def handle_many(cls, jobs: object) -> Any:
                 yield 1
+
+
+def hidden(function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*given: Any) -> Any:
+        return function(*given)
+
+    return call
+
+
+@pytest.mark.usefixtures("queues")
+def test_a_generator_that_a_decorator_hides_fails() -> None:
+    class Hidden(Queueable):
+        chunk = Chunk(10)
+
+        @classmethod
+        @hidden
+        def handle_many(cls, jobs: object) -> Any:
+            yield jobs
+
+    with pytest.raises(JobDefinitionError, match=r"^Hidden.handle_many is a generator"):
+        dispatch_sync(Hidden())

@@ -22,7 +22,9 @@ from qframe.dispatch.pending import dispatch
 from qframe.dispatch.queueable import Queueable
 from qframe.drivers import process
 from qframe.exceptions import DontHandle, InvalidJob, JobDefinitionError, RetryLater
+from qframe.jobs import execution
 from qframe.jobs.definition import made
+from qframe.jobs.hooks import GENERATORS, refuse_generator, refuse_unrun
 from qframe.jobs.options import check_option
 from qframe.payload import envelope
 from qframe.schedules.calendar import zone_of
@@ -62,12 +64,17 @@ class CeleryJob(Queueable):
 
 
 def class_of(task: Any) -> type[CeleryJob]:
-    """Make the class of the jobs that run a task."""
+    """Make the class of the jobs that run a task. Raises `JobDefinitionError`."""
+    refuse_generator(task.name, task.run)
 
     def handle(self: CeleryJob) -> Any:
         call = _began(self, task)
         with call:
             call.value = call.run()
+            if inspect.isawaitable(call.value):  # of a decorator that hides an `async def`
+                call.value = execution.finish(call.value)
+            elif isinstance(call.value, GENERATORS):
+                refuse_unrun(task.name, task.run, call.value)
         return _ended(self, call)
 
     async def handle_on_loop(self: CeleryJob) -> Any:
@@ -85,7 +92,7 @@ def class_of(task: Any) -> type[CeleryJob]:
     body: dict[str, Any] = {
         "handle": handle_on_loop if inspect.iscoroutinefunction(task.run) else handle,
         "backoff": backoff,
-        "tries": 0 if task.max_retries is None else task.max_retries + 1,
+        "tries": 0 if task.max_retries is None else max(0, task.max_retries) + 1,
         "fail_on_timeout": not is_retried(task, SoftTimeLimitExceeded()),
         "__module__": task.__module__,
         "__qualname__": name,
@@ -203,7 +210,8 @@ def _retried(job: CeleryJob, call: TaskCall, error: Retry) -> None:
 def _seconds(when: float | datetime | None) -> float:
     if isinstance(when, datetime):
         return max(0.0, (_aware(when) - datetime.now(UTC)).total_seconds())
-    return max(0.0, float(when or 0))
+    seconds = float(when or 0)
+    return 0.0 if seconds < 0 else seconds  # NaN is refused later
 
 
 def _aware(when: datetime, zone: str | None = None) -> datetime:
@@ -280,8 +288,9 @@ def _kept(seconds: float | timedelta | None) -> float | timedelta | bool:
 
 
 def _delay(told: Mapping[str, Any], zone: str | None) -> Any:
-    if told.get("countdown") is not None:
-        return max(0, told["countdown"])
+    countdown = told.get("countdown")
+    if countdown is not None:
+        return 0 if isinstance(countdown, int | float) and countdown < 0 else countdown
     eta = told.get("eta")
     return _aware(eta, zone) if isinstance(eta, datetime) else eta
 

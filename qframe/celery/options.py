@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from qframe.celery.exceptions import NotSupported
 from qframe.celery.missing import OF_TASK, refusal, refused
+from qframe.exceptions import JobDefinitionError
 from qframe.payload.text import nearest, one_line
+from qframe.payload.timing import seconds_until
 
 OF_TASKS: Final = {
     "acks_late",
@@ -58,6 +60,8 @@ _ALWAYS: Final = {
     "track_started": (True, "True, it is always so"),
 }
 
+_SECONDS: Final = {"default_retry_delay", "retry_backoff", "retry_backoff_max"}
+
 _INSTEAD: Final = {
     **OF_TASK,
     "acks_on_failure_or_timeout": "nothing: a failed task is kept among the failed ones",
@@ -96,13 +100,18 @@ _INSTEAD: Final = {
 
 
 def check_task(name: str, given: Mapping[str, Any]) -> None:
-    """Raise `NotSupported` for an option of a task that qframe has not."""
+    """Raise `NotSupported` for an option that is not there, `JobDefinitionError` for a value."""
     for key, value in given.items():
         if key not in OF_TASKS:
             raise _unknown(f"option {key} of a task", key, OF_TASKS, name)
         if key in _ALWAYS and value is not None and value != _ALWAYS[key][0]:
             shown = one_line(repr(value), 40)
             raise NotSupported(refusal(f"{key}={shown} ({name})", _ALWAYS[key][1]))
+        if key in _SECONDS and not isinstance(value, bool):
+            try:
+                seconds_until(value, f"{name}.{key}")
+            except (TypeError, ValueError) as error:
+                raise JobDefinitionError(str(error)) from None
 
 
 def check_class(name: str, attributes: Iterable[str]) -> None:

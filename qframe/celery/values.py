@@ -34,10 +34,17 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
 
 def plain(value: Any) -> Any:
     """Return an argument as it travels. What JSON cannot carry is left for qframe to refuse."""
+    try:
+        return _plain(value)
+    except RecursionError:
+        return value
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [_plain(each) for each in value]
     if isinstance(value, str | int | float | Reference) or value is None:
         return value
     if isinstance(value, bytes):
@@ -61,6 +68,6 @@ def restored(value: Any) -> Any:
         return [restored(each) for each in value]
     if not isinstance(value, dict):
         return value
-    if value.keys() == {_KIND, _VALUE} and value[_KIND] in _READ:
-        return _READ[value[_KIND]](value[_VALUE])
+    if value.keys() == {_KIND, _VALUE} and isinstance(kind := value[_KIND], str) and kind in _READ:
+        return _READ[kind](value[_VALUE])
     return {key: restored(each) for key, each in value.items()}

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from qframe.exceptions import JobDefinitionError, QframeError
-from qframe.jobs.hooks import refuse_generator
+from qframe.jobs.hooks import GENERATORS, refuse_generator, refuse_unrun
 from qframe.payload import timing
 from qframe.payload.text import one_line
 
@@ -83,11 +83,18 @@ def handle(job: Any) -> Any:  # noqa: ANN401 (a job, and what `handle_many` retu
     call: ChunkCall | None = job._chunk  # noqa: SLF001 (set by the worker)
     if call is not None:
         call.was_made = True
-        return type(job).handle_many(call.jobs)
-    result = type(job).handle_many([job])
+        return _handled(type(job), call.jobs)
+    result = _handled(type(job), [job])
     if inspect.isawaitable(result):
         return _awaited_alone(result)
     return results_of(result, 1)[0]
+
+
+def _handled(job_class: Any, jobs: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
+    result = job_class.handle_many(jobs)
+    if isinstance(result, GENERATORS):
+        refuse_unrun(f"{job_class.__name__}.handle_many", job_class.handle_many, result)
+    return result
 
 
 async def _awaited_alone(result: Any) -> Any:  # noqa: ANN401 (as above)

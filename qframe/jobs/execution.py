@@ -61,16 +61,16 @@ def perform(
         return _Passage(job, (*outer, *_own(job)), hooks).go()
     try:
         if kind.set_up is not JobDefinition.set_up:
-            _finish(job.set_up(), hooks)
+            finish(job.set_up(), hooks)
         result = job.handle()
         if result is None:
             return result
         if isinstance(result, GENERATORS):
-            refuse_unrun(kind, kind.handle, result)
-        return _finish(result, hooks)
+            refuse_unrun(f"{kind.__name__}.handle", kind.handle, result)
+        return finish(result, hooks)
     finally:
         if kind.tear_down is not JobDefinition.tear_down:
-            _finish(job.tear_down(), hooks)
+            finish(job.tear_down(), hooks)
 
 
 def _wrapped(job: JobDefinition, outer: Sequence[Any], hooks: Hooks, *, bare: bool) -> Any:  # noqa: ANN401 (as above)
@@ -104,7 +104,7 @@ def _with_rows(
     def call() -> Any:  # noqa: ANN401 (as above)
         return loading.call(
             loading.WantedRows(_in_call(job), may_be_gone=may_be_gone), hooks, act, awaits,
-            lambda steps: _finish(steps, hooks), stays=stays, on_loop=on_a_running_loop(),
+            lambda steps: finish(steps, hooks), stays=stays, on_loop=on_a_running_loop(),
         )  # fmt: skip
 
     return call() if hooks.around is None else hooks.around(call)
@@ -132,7 +132,7 @@ def call_hook(job: JobDefinition, hook: str, *args: object, hooks: Hooks = of_pr
     if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
             if hooks.around is None and not type(job).model_fields:
-                _finish(getattr(job, hook)(*args), hooks)
+                finish(getattr(job, hook)(*args), hooks)
             else:
                 _call_wrapped(job, hook, args, hooks)
 
@@ -141,7 +141,7 @@ def _call_wrapped(job: JobDefinition, hook: str, args: Sequence[object], hooks: 
     """Call a hook of a job with what is around all its code; a row that is gone stays its key."""
 
     def act() -> None:
-        _finish(getattr(job, hook)(*args), hooks)
+        finish(getattr(job, hook)(*args), hooks)
 
     def awaits() -> Coroutine[Any, Any, Any]:
         return _awaited(getattr(job, hook)(*args))
@@ -204,7 +204,7 @@ class _Passage:
             return perform(self._job, (), self._hooks, bare=True, wrapped=True)
         middleware = self._middleware[place]
         if _is_async(middleware):
-            return _finish(self._step_on_loop(place), self._hooks)
+            return finish(self._step_on_loop(place), self._hooks)
         return middleware(self._job, self._next(place, self._step))
 
     async def _step_on_loop(self, place: int) -> Any:  # noqa: ANN401 (the job's result)
@@ -376,8 +376,8 @@ async def call_hook_on_loop(
                 )
 
 
-def _finish(result: Any, hooks: Hooks) -> Any:  # noqa: ANN401 (the job's result)
-    """Wait for the result of an `async def`."""
+def finish(result: Any, hooks: Hooks = of_process) -> Any:  # noqa: ANN401 (the job's result)
+    """Return a result; of an `async def`, wait for it."""
     if not inspect.isawaitable(result):
         return result
     if hooks.finish_in_caller is not None and in_caller.get():

@@ -66,8 +66,8 @@ def _check_arguments(
         ) from None
 
 
-def refuse_unrun(owner: type, function: Any, result: object) -> None:  # noqa: ANN401 (any callable)
+def refuse_unrun(name: str, function: Any, result: object) -> None:  # noqa: ANN401 (any callable)
     """Refuse a result that is the unstarted generator of a decorated function."""
     code = getattr(result, "gi_code", None) or getattr(result, "ag_code", None)
     if code is not None and code is getattr(inspect.unwrap(function), "__code__", None):
-        refuse_generator(f"{owner.__name__}.handle", inspect.unwrap(function))
+        refuse_generator(name, inspect.unwrap(function))

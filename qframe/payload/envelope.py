@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -146,6 +147,8 @@ class Envelope:
         # "displayName" has one N.
         if not raw or (raw.count(_N) > 1 and b"NaN" in raw) or (_I in raw and b"Infinity" in raw):
             self.encode()  # checks the numbers
+        elif len(raw) > _MOST_DIGITS and _TOO_LONG.search(raw):
+            self.encode()  # refuses a number that no Python reads
 
     def encode(self) -> None:
         """Encode again, after a change of the payload."""
@@ -153,6 +156,9 @@ class Envelope:
 
 
 _N, _I = b"NI"
+_MOST_DIGITS = 4300
+"""Of a whole number that Python reads, unless it is told otherwise."""
+_TOO_LONG = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
 
 
 def encode(payload: dict[str, Any]) -> bytes:

@@ -191,6 +191,7 @@ class _ChunkMember:
         self.job = job
         self.attempt = Attempt(runner, job)
         self.attempt.scoreboard = None  # the pool could settle only one of them, and guess how
+        self._context = current.context_of(job)
         self._life = lived_in_steps(self.attempt, self.attempt.life(), answers, None)
         self.need: needs.Need | None = None
         """What its life waits for; None once it is over."""
@@ -215,17 +216,24 @@ class _ChunkMember:
     def go_on(self, answer: object) -> None:
         """Send an answer into its life, which goes on to the next need, or to its end."""
         try:
-            self.need = current.context_of(self.job).run(self._life.send, answer)
+            self.need = self._context.run(self._life.send, answer)
         except StopIteration as ended:
             self.need, self.attempt.outcome = None, ended.value
+
+    def make(self) -> None:
+        """Make its instance, in its own context as all its code but the handler."""
+        self._context.run(self.attempt.made)
 
     def make_again(self) -> None:
         """Make its instance anew for another call, unless that failed or the job is over."""
         if self.is_open:
             try:
-                self.attempt.make_again()
+                self._context.run(self.attempt.make_again)
             except Exception as error:  # noqa: BLE001 (a type of the user's)
                 self.report = Report(error)
+
+    def call_succeeded(self) -> None:
+        self._context.run(execution.call_hook, self.instance, "succeeded", hooks=self._runner.hooks)
 
     def close(self) -> None:
         runner, job = self._runner, self.job
@@ -304,7 +312,7 @@ class _HandlerCall:
             return False
         attempt = each.attempt
         try:
-            attempt.made()
+            each.make()
         except BaseException as error:  # noqa: BLE001 (whatever it raises is its outcome)
             if attempt.interrupts.fired is not None:
                 self._end_from_outside([each], attempt.interrupts.fired)
@@ -416,16 +424,16 @@ class _HandlerCall:
         return None
 
     def _are_done(self, members: Sequence[_ChunkMember], returned: object) -> None:
-        succeeded: list[JobDefinition] = []
+        succeeded: list[_ChunkMember] = []
         for each, result in zip(members, results_of(returned, len(members)), strict=True):
             attempt = each.attempt
             attempt.result = result
             if attempt.has_succeeded():
-                succeeded.append(each.instance)
+                succeeded.append(each)
             if attempt.is_handled and result is not None:
                 each.report = Report(None, result)
-        for instance in succeeded:
-            execution.call_hook(instance, "succeeded", hooks=self._runner.hooks)
+        for each in succeeded:
+            each.call_succeeded()
 
     def _end_from_outside(self, members: Sequence[_ChunkMember], error: Interruption) -> None:
         """End what is left of the chunk after a call was interrupted; the worker ends, too.

@@ -5,6 +5,8 @@ Which of Celery's cases are left out, and why: `EXCLUDED.md` in this folder.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,7 +30,7 @@ from qframe.celery.exceptions import (
 )
 from qframe.celery.jobs import CeleryJob
 from qframe.celery.result import AsyncResult, rebuilt
-from qframe.exceptions import InvalidJob
+from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.payload import envelope
 from qframe.testing import Drained, drain, travel
 from tests.celery import tasks
@@ -141,6 +143,23 @@ def test_what_json_cannot_carry_is_refused_at_the_call() -> None:
         tasks.note.delay({1, 2})
     with pytest.raises(InvalidJob):
         tasks.note.delay(float("nan"))
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidJob):
+        tasks.note.delay(deep)
+
+
+@pytest.mark.parametrize("countdown", [float("nan"), float("inf"), 1e300, "5", [1]])
+def test_a_countdown_that_is_none_is_refused_at_the_call(countdown: Any) -> None:
+    with pytest.raises(InvalidJob, match="delay must be seconds"):
+        add.apply_async((1, 1), countdown=countdown)
+
+
+def test_a_dict_that_looks_like_a_value_of_celerys_arrives() -> None:
+    tasks.note.delay({"__type__": ["date"], "__value__": 1})
+    assert drain(raises=True) == Drained(done=1)
+    assert [*seen[0]] == [{"__type__": ["date"], "__value__": 1}]
 
 
 # -- calling --------------------------------------------------------------------------------------
@@ -410,7 +429,85 @@ def test_max_retries_is_how_often_a_dead_worker_is_forgiven() -> None:
     @app.task(max_retries=0)
     def once() -> None: ...
 
-    assert (endless.job_class.tries, once.job_class.tries) == (0, 1)
+    @app.task(max_retries=-1)
+    def never_again() -> None: ...
+
+    made = (endless, once, never_again)
+    assert [each.job_class.tries for each in made] == [0, 1, 1]
+
+
+# -- generators, and what a decorator hides -------------------------------------------------------
+
+
+def generator() -> Any:
+    seen.append("ran")
+    yield 1
+
+
+async def async_generator() -> Any:
+    yield 1
+
+
+class OfGenerator(Task):
+    name = "tests.of_generator"
+
+    def run(self) -> Any:
+        yield 1
+
+
+@pytest.mark.parametrize("function", [generator, async_generator])
+def test_a_generator_is_no_task_since_calling_it_runs_nothing(function: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=r"generator is a generator: it has `yield` in it"):
+        app.task(function)
+    with pytest.raises(JobDefinitionError, match=r"generator is a generator"):
+        app.task(bind=True, ignore_result=True)(function)
+    with pytest.raises(JobDefinitionError, match=r"tests.of_generator is a generator"):
+        app.register_task(OfGenerator())
+
+
+def hidden(function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*given: Any) -> Any:
+        return function(*given)
+
+    return call
+
+
+def test_a_generator_that_a_decorator_hides_fails() -> None:
+    result = app.task(name="tests.hidden")(hidden(generator)).delay()
+    assert drain() == Drained(failed=1)
+    assert seen == []
+    with pytest.raises(Exception, match=r"tests.hidden is a generator"):
+        result.get(timeout=1)
+
+
+def test_an_async_task_that_a_decorator_hides_has_its_request_and_its_retries() -> None:
+    @app.task(bind=True, name="tests.hidden_async", max_retries=2)
+    @hidden
+    async def fetch(self: Any) -> Any:
+        seen.append(self.request.retries)
+        await asyncio.sleep(0)
+        raise self.retry(exc=KeyError("gone"), countdown=0)
+
+    result = fetch.delay()
+    assert drain() == Drained(retried=2, failed=1)
+    with pytest.raises(KeyError):
+        result.get(timeout=1)
+    assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("default_retry_delay", float("inf")),
+        ("retry_backoff_max", float("nan")),
+        ("retry_backoff", -1),
+        ("default_retry_delay", "5"),
+    ],
+)
+def test_seconds_of_a_task_are_numbers(option: str, value: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=option):
+        app.task(name="tests.refused", **{option: value})(hidden(len))
 
 
 # -- eager ----------------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import field_validator
 
 from qframe import Chunk, JobGivenBack, Queueable, RetryLater, events
 from qframe.contracts.history import first_start
@@ -42,10 +44,45 @@ class Many(Queueable):
         return ACT[0](jobs)
 
 
+TENANT: ContextVar[str] = ContextVar("tenant", default="none")
+
+
+class Tenants(Queueable):
+    row: int
+    chunk: ClassVar[Chunk | None] = Chunk(10)
+    tries: ClassVar[int | None] = 1
+
+    @field_validator("row")
+    @classmethod
+    def of_row(cls, row: int) -> int:
+        SEEN.append(("made", row, TENANT.get()))
+        TENANT.set(f"validator {row}")
+        return row
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Tenants]) -> None:
+        SEEN.append(("handled", len(jobs), TENANT.get()))
+        TENANT.set("handler")
+        if any(job.row == 2 for job in jobs):
+            raise ValueError
+
+    def succeeded(self) -> None:
+        SEEN.append(("succeeded", self.row, TENANT.get()))
+        TENANT.set(f"hook {self.row}")
+
+    def failed(self, error: BaseException) -> None:
+        SEEN.append(("failed", self.row, TENANT.get()))
+        TENANT.set(f"hook {self.row}")
+
+
+SEEN: list[tuple[str, int, str]] = []
+
+
 @pytest.fixture
 def bench() -> Bench:
     CALLS.clear()
-    return Bench(Many)
+    SEEN.clear()
+    return Bench(Many, Tenants)
 
 
 def handled(bench: Bench, act: Callable[[Sequence[Any]], object], count: int = 4) -> list[str]:
@@ -73,6 +110,20 @@ def interrupted(bench: Bench, error: Interruption) -> Callable[[Sequence[Any]], 
 
 def limit(bench: Bench) -> str | None:
     return bench.backend.read("chunk:Many")[0]
+
+
+def test_context_variables_of_a_job_stay_in_it(bench: Bench) -> None:
+    for row in range(3):
+        bench.push("Tenants", {"row": row})
+    chunks.run(bench.runner, bench.runner.settler.reserve(["q"], 3))
+    assert TENANT.get() == "none"
+    found = {what: {each[2] for each in SEEN if each[0] == what} for what, _, _ in SEEN}
+    own = {f"validator {row}" for row in range(3)}
+    assert found["made"] == {"none"} | own  # again for each half
+    assert found["handled"] == {"none"}
+    assert found["succeeded"] | found["failed"] == own
+    hooks = [each for each in SEEN if each[0] in {"succeeded", "failed"}]
+    assert all(tenant == f"validator {row}" for _, row, tenant in hooks)
 
 
 def test_a_chunk_given_back_is_neither_halved_nor_counted(bench: Bench) -> None:
