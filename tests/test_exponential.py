@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import runpy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -140,14 +141,15 @@ def test_its_first_delays_are_in_the_payload_without_jitter(
     assert envelope.backoffs(message) == [float(each) for each in wire.split(",")]
 
 
-def test_the_page_about_jobs_does_what_it_says(tmp_path: Path) -> None:
-    page = docs_page("jobs.md").read_text()
-    code = page.split("### Backoff", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+    first, second = re.findall(
+        r"```python\n(.*?)```", docs_page("backoff.md").read_text(), re.DOTALL
+    )
     file = tmp_path / "pulling.py"
-    file.write_text(code)
-    pull = runpy.run_path(str(file), run_name="pulling")["Pull"]
-    run(pull(path="/rates")).assert_retried(delay=30)
-    assert pull.backoff == Exponential(1, most=600)
+    file.write_text(first + second)
+    classes = runpy.run_path(str(file), run_name="pulling")
+    assert classes["Pull"].backoff == Exponential(1, most=600)
+    run(classes["FetchPage"](path="/rates")).assert_retried(delay=30)
 
 
 # -- RetryLater -----------------------------------------------------------------------------------

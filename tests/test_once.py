@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import re
-import runpy
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -36,7 +34,6 @@ from qframe.exceptions import BackendUnavailable
 from qframe.payload.envelope import create
 from qframe.testing import drain, fake
 from tests.conftest import settings_of
-from tests.support.pages import docs_page
 from tests.support.shop import Shop
 
 RAN: list[str] = []
@@ -340,16 +337,6 @@ def test_a_fake_records_it_once(queues: QueueManager) -> None:
     queued.assert_dispatched(Charge, times=1)
     queued.assert_dispatched(Report, times=1)
     assert not dispatch(Charge()).once("k", within=60).is_duplicate
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_the_page_does_what_it_says(number: int, tmp_path: Path) -> None:
-    page = docs_page("unique.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(code) == 3
-    file = tmp_path / f"unique_{number}.py"
-    file.write_text(code[number])
-    runpy.run_path(str(file), run_name=file.stem)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
-import runpy
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -29,7 +27,6 @@ from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.testing import drain, fake
 from tests.conftest import settings_of
-from tests.support.pages import docs_page
 from tests.support.process import wait_for
 
 RAN: list[tuple[int, int]] = []
@@ -737,14 +734,6 @@ def test_what_another_program_pushes_takes_its_turn(here: Connection) -> None:
         here.backend.apply(Step(None, Push("mail", raw)))
     assert take(here, 2) == [(1, 0), (1, 0)]
     assert not left(here)
-
-
-def test_the_page_does_what_it_says(tmp_path: Path) -> None:
-    page = docs_page("groups.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    file = tmp_path / "groups_page.py"
-    file.write_text(code)
-    runpy.run_path(str(file), run_name=file.stem)
 
 
 # -- what is refused ------------------------------------------------------------------------------

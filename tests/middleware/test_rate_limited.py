@@ -311,8 +311,8 @@ def test_without_its_store_a_pause_raises(store: Store, monkeypatch: pytest.Monk
 
 
 def test_the_page_about_pauses_does_what_it_says(tmp_path: Path) -> None:
-    page = docs_page("middleware.md").read_text()
-    code = page.split("### Pausing a limit", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    page = docs_page("rate-limits.md").read_text()
+    code = page.split("## Pausing a limit", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
     file = tmp_path / "rates.py"
     file.write_text(code)
     job_class = runpy.run_path(str(file), run_name="rates")["FetchRate"]

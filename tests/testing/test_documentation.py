@@ -1,4 +1,4 @@
-"""The code of testing.md, chains.md and others runs; an example of a message is one."""
+"""The code of the guides in docs/features runs, each block by itself; an example of a message is one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,20 @@ from tests.testing.jobs import SendWelcome
 from tests.testing.test_plugin import ROOT, pytest_of
 
 PAGE = docs_page("testing.md").read_text()
+_GUIDES = {
+    page.name: page.read_text()
+    for section in ("features", "concepts", "reference")
+    for page in sorted((ROOT / "docs" / section).glob("*.md"))
+}
+_WITH_FILES = [name for name, page in _GUIDES.items() if " file=" in page]
+_BLOCK = re.compile(r"^```python\n(?!# \S+\n)(.*?)^```$", re.DOTALL | re.MULTILINE)
+_WITH_A_TEST = ("models.md", "typing.md")  # tests/models, tests/typing
+_CODE = [
+    pytest.param(code, id=f"{name}: {number}")
+    for name, page in _GUIDES.items()
+    if name not in _WITH_A_TEST
+    for number, code in enumerate(_BLOCK.findall(page), 1)
+]
 
 
 def test_the_code_runs(tmp_path: Path) -> None:
@@ -42,14 +56,19 @@ def test_the_message_begins_as_there(fresh: Path) -> None:
     assert f"AssertionError: {first}\n" in PAGE
 
 
-@pytest.mark.parametrize("name", ["chains.md", "batches.md", "steps.md", "flows.md", "chunks.md"])
-def test_a_page_does_what_it_says(name: str, tmp_path: Path) -> None:
-    page = docs_page(name)
-    command = [sys.executable, str(ROOT / "scripts" / "run_readme.py"), str(page)]
+@pytest.mark.parametrize("name", _WITH_FILES)
+def test_a_page_does_what_it_says(name: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "run_readme.py"), str(docs_page(name))]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "commands did what the page says" in ran.stdout
-    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):
-        file = tmp_path / f"{name}_{number}.py"
-        file.write_text(code)
-        runpy.run_path(str(file), run_name=file.stem)
+    assert "did what the page says" in ran.stdout
+
+
+@pytest.mark.parametrize("code", _CODE)
+def test_the_code_of_a_guide_runs(code: str, fresh: Path) -> None:
+    file = fresh / "guide.py"
+    file.write_text(code)
+    (fresh / "qframe.toml").write_text(
+        'default = "memory"\n[connections.memory]\ndriver = "memory"\n'
+    )
+    runpy.run_path(str(file), run_name="guide")
