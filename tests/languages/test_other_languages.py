@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 
 from qframe.payload.signature import Signer
+from tests.support.pages import docs_page
 from tests.support.process import Project, wait_for
 from tests.support.projects import RedisProject
 from tests.support.redis_server import RedisServer
 from tests.web.test_command import address_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "frameworks" / "other-languages.md").read_text()
+PAGES = "\n".join(
+    docs_page(name).read_text() for name in ("other-languages.md", "pushing-payloads.md")
+)
 NODE = ROOT / "clients" / "node" / "qframe.mjs"
 CASES = json.loads((ROOT / "clients" / "vectors.json").read_text())["cases"]
 KEY, TOKEN = "a signing key of the whole system", "a-token-of-another-language"
@@ -54,7 +57,7 @@ def installed(name: str) -> str:
 
 
 def write_blocks(folder: Path) -> None:
-    for name, code in re.findall(r"```\w+ file=(\S+)\n(.*?)```", PAGE, re.DOTALL):
+    for name, code in re.findall(r"```\w+ file=(\S+)\n(.*?)```", PAGES, re.DOTALL):
         (folder / name).write_text(code)
 
 
