@@ -25,6 +25,7 @@ from qframe.contracts.step import (
     Outcome,
     Push,
     Record,
+    Renew,
     Set,
     Start,
     Step,
@@ -39,6 +40,7 @@ from tests.conformance.steps import (
     needs,
     push,
     reserve,
+    started,
     tried,
 )
 
@@ -132,7 +134,7 @@ def test_a_forked_child_uses_the_backend_of_its_parent(bench: Bench, backend: Ba
     if not bench.shared:
         pytest.skip("it is of one process")
     push(backend, b"of the parent")
-    ours = reserve(backend)
+    ours = started(backend)
 
     def child() -> None:
         push(backend, b"of the child")
@@ -143,7 +145,7 @@ def test_a_forked_child_uses_the_backend_of_its_parent(bench: Bench, backend: Ba
     process.start()
     process.join()
     assert process.exitcode == 7
-    apply(backend, ours, Start(60))
+    apply(backend, ours, Renew(60))
     apply(backend, ours, Delete())
     push(backend, b"more")
     assert reserve(backend).raw_body == b"more"

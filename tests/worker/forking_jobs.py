@@ -217,7 +217,7 @@ class ForksAndIsLate(Queueable):
 class StuckAfterFork(Queueable):
     """Keeps the interpreter to itself, after a fork: the watchdog is still there."""
 
-    timeout: ClassVar[float | None] = 1
+    timeout: ClassVar[float | None] = 5  # a busy machine forks within it
     tries: ClassVar[int | None] = 1
 
     def handle(self) -> None:
