@@ -33,6 +33,7 @@ from qframe.failed.causes import Failures, by_cause
 from qframe.failed.filters import Filter, tags_of
 from qframe.failed.retry import Anew
 from qframe.operations import failures, ids
+from qframe.operations.arguments import arguments_in
 from qframe.operations.board import Board
 from qframe.payload import envelope, secret, tracebacks
 from qframe.payload.text import count_of, printable
@@ -330,6 +331,7 @@ def _row(record: FailedJob) -> dict[str, Any]:
         "attempts": record.attempts,
         "failed_at": iso(record.failed_at),
         "error": tracebacks.brief_of(record.exception, 1000),
+        "arguments": arguments_in(record.payload),
         "tags": tags_of(record),
     }
 

@@ -24,6 +24,7 @@ from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.jobs import logged
+from qframe.models import keys, kinds
 from qframe.payload import envelope, secret, tags
 from qframe.payload.text import printable
 
@@ -255,6 +256,8 @@ def as_json(result: object) -> Encoded:
     if isinstance(result, Encoded):
         return result
     try:
+        if result is not None and kinds.has_any():
+            result = keys.written(result)
         plain = to_jsonable_python(result, inf_nan_mode="constants", fallback=secret.shown)
         text = _json(plain)
     except Exception:  # noqa: BLE001 (a result may be anything, and raise anything)

@@ -11,6 +11,8 @@ from pydantic import TypeAdapter
 
 from qframe.jobs import fits
 from qframe.jobs.definition import JobDefinition
+from qframe.models import kinds
+from qframe.models.fields import with_marks
 
 _AS_JSON_HAS_IT = (Any, None, type(None), bool, int, str, dict, list)
 
@@ -40,6 +42,6 @@ def _reader(returns: Any) -> Callable[[str], Any] | None:  # noqa: ANN401 (any a
     if any(returns is each for each in _AS_JSON_HAS_IT) or fits.holds_secret(returns):
         return None
     try:
-        return TypeAdapter(returns).validate_json
+        return TypeAdapter(with_marks(returns) if kinds.has_any() else returns).validate_json
     except Exception:  # noqa: BLE001 (an annotation may be anything)
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -128,6 +130,27 @@ def _rebuilt(where: str, origin: Any, arguments: list[Any]) -> Any:  # noqa: ANN
             f"{where}: a model can be a field, also optional, or in a list, tuple or dict"
         )
     return origin[tuple(arguments)]
+
+
+def with_marks(annotation: Any) -> Any:  # noqa: ANN401 (an annotation)
+    """Return an annotation whose models pydantic reads as keys.
+
+    Raises `JobDefinitionError` for a place in which a model cannot travel.
+    """
+    return _marked("it", annotation)
+
+
+def without_marks(annotation: Any) -> Any:  # noqa: ANN401 (an annotation)
+    """Return an annotation as it was written, without what `mark_models` has put into it."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated and any(isinstance(each, ModelField) for each in arguments[1:]):
+        return arguments[0]
+    changed = [without_marks(each) for each in arguments]
+    if all(new is old for new, old in zip(changed, arguments, strict=True)):
+        return annotation
+    if origin in {Union, types.UnionType}:
+        return reduce(or_, changed)
+    return origin[tuple(changed)]
 
 
 def models_in(schema: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,8 @@ class ModelKey:
     - `pk`: the primary key; a tuple if it has several columns.
     - `using`: the alias of Django's database, if it is not the one that the model is written to.
 
-    It equals the row, and shows itself as `app.User:7`.
+    Of the row's attributes it has those of the primary key: `id`. It equals the row, and shows
+    itself as `app.User:7`.
     """
 
     __slots__ = ("model", "pk", "using")
@@ -62,9 +63,12 @@ class ModelKey:
     def __repr__(self) -> str:
         return f"<{self}>"
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (it has none)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a part of the key)
         if name.startswith("_"):
             raise AttributeError(name)
+        names = kinds.of(self.model).key_names(self.model)
+        if name in names:
+            return self.pk[names.index(name)] if len(names) > 1 else self.pk
         raise AttributeError(
             f"{self} is not loaded here and has only `pk`: a job's models are loaded when it starts"
         )
@@ -111,6 +115,20 @@ def rows_in(value: Any) -> Iterator[Any]:  # noqa: ANN401 (a field's value)
     elif isinstance(value, dict):
         for each in value.values():
             yield from rows_in(each)
+
+
+def written(value: Any) -> Any:  # noqa: ANN401 (a result)
+    """Return a result with how a payload has its rows in place of them.
+
+    Raises `ValueError` for a row that is not saved.
+    """
+    if next(rows_in(value), None) is None:
+        return value
+    if isinstance(value, list | tuple):
+        return [written(each) for each in value]
+    if isinstance(value, dict):
+        return {key: written(each) for key, each in value.items()}
+    return ModelKey.of(type(value), value).written()
 
 
 def with_rows(value: Any, row_of: Callable[[ModelKey], Any]) -> Any:  # noqa: ANN401 (a field's value)

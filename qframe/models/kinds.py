@@ -23,6 +23,9 @@ class ModelKind(Protocol):
     def pk(self, model: Any, given: Any) -> Any:  # noqa: ANN401 (a model; a JSON value; a key)
         """Return the primary key that JSON carried. Raises `ValueError`."""
 
+    def key_names(self, model: Any) -> list[str]:  # noqa: ANN401 (a model)
+        """Return the attributes of a row that are its primary key."""
+
     def key_of(self, model: Any, row: Any) -> tuple[Any, str]:  # noqa: ANN401 (a model and its row)
         """Return the primary key and the database of a row. Raises `ValueError` if not saved."""
 

@@ -44,6 +44,12 @@ def _part(field: Any, given: Any) -> Any:  # noqa: ANN401 (a field of Django's; 
         raise ValueError from None
 
 
+def key_names(model: Any) -> list[str]:  # noqa: ANN401 (a model)
+    """Return the attributes of a row that are its primary key."""
+    fields = getattr(model._meta, "pk_fields", None) or [model._meta.pk]  # noqa: SLF001 (as above)
+    return [field.attname for field in fields]
+
+
 def key_of(model: Any, row: Any) -> tuple[Any, str]:  # noqa: ANN401 (a model and its row)
     """Return the primary key and the database of a row. Raises `ValueError` if not saved."""
     state, found = row._state, getattr(row, model._meta.pk.attname)  # noqa: SLF001 (as above)

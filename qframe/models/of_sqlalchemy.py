@@ -56,6 +56,12 @@ def _reader(kind: Any) -> Callable[[Any], Any]:  # noqa: ANN401 (a type of SQLAl
     return read
 
 
+def key_names(model: Any) -> list[str]:  # noqa: ANN401 (a model)
+    """Return the attributes of a row that are its primary key."""
+    mapper = model.__mapper__
+    return [mapper.get_property_by_column(column).key for column in mapper.primary_key]
+
+
 def key_of(model: Any, row: Any) -> tuple[Any, str]:  # noqa: ANN401 (a model and its row)
     """Return the primary key and the database of a row. Raises `ValueError` if not saved."""
     state = inspect(row)

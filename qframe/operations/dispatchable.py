@@ -18,6 +18,7 @@ from qframe.exceptions import UnknownJob
 from qframe.jobs import definition, project, sources, syntax
 from qframe.jobs.definition import JobDefinition
 from qframe.manager import QueueManager
+from qframe.models.fields import without_marks
 from qframe.payload.text import one_line
 
 _OPTIONS = ("tries", "timeout", "backoff", "delay", "priority", "group", "unique", "encrypted")
@@ -154,7 +155,9 @@ def _fields(job_class: type[JobDefinition]) -> Iterator[JobField]:
 
 
 def _type_of(annotation: Any) -> str:  # noqa: ANN401 (any type there is)
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    if isinstance(annotation, str):
+        return annotation
+    return inspect.formatannotation(without_marks(annotation))
 
 
 def _default_of(info: FieldInfo) -> str:

@@ -8,7 +8,18 @@ from django.db import connection, models
 from django.test import TestCase, TransactionTestCase, override_settings
 from shop.models import Order
 
-from qframe import ModelMissing, Queueable, chain, dispatch, dispatch_sync
+from qframe import (
+    Flow,
+    ModelMissing,
+    Queueable,
+    batch,
+    bulk,
+    chain,
+    dispatch,
+    dispatch_sync,
+    queueable,
+    wait_for,
+)
 from qframe.exceptions import InvalidJob
 from qframe.operations.jobs import shown_payload
 from qframe.payload import envelope
@@ -72,6 +83,34 @@ class Skip(LabelOnLoop):
 class Retry(LabelOnLoop):
     missing = "retry"
     tries = 2
+
+
+class LabelOnce(LabelOnLoop):
+    unique = True
+
+    def unique_id(self):
+        return self.order.id
+
+
+class LabelAll(Queueable):
+    order: Order
+    others: list[Order]
+
+    def handle(self):
+        seen.append((self.order.article, [each.article for each in self.others]))
+
+
+class Find(Queueable):
+    article: str
+    track = True
+
+    def handle(self) -> Order:
+        return Order.objects.get(article=self.article)
+
+
+@queueable(track=True)
+def find_all() -> list[Order]:
+    return [*Order.objects.order_by("pk")]
 
 
 class Guarded(Queueable):
@@ -173,6 +212,34 @@ class Travelling(TestCase):
     def test_an_unknown_database_says_so(self):
         ran = run(Label(order={"key": 1, "using": "moon"}))
         assert "the database 'moon', which this worker's DATABASES has not" in str(ran.error)
+
+    def test_flows_hand_on_keys(self):
+        flow = Flow("labels")
+        first, every = flow.add(Find(article="cup")), flow.add(find_all.job())
+        mapped = flow.map(LabelOnLoop, over=every.result)
+        flow.add(LabelAll(order=first.result, others=every.result), after=[mapped])
+        flow.dispatch()
+        assert drain().failed == 0
+        assert sorted(seen[:-1]) == ["cup", "tea"]
+        assert seen[-1] == ("cup", ["tea", "cup"])
+
+    def test_a_result_that_is_a_row_is_its_key(self):
+        one, many = bulk([Find(article="tea"), find_all.job()])
+        drain()
+        found = wait_for(one, 5).result
+        assert (found, found.id, str(found)) == (
+            self.order, self.order.pk, f"shop.Order:{self.order.pk}",
+        )  # fmt: skip
+        assert wait_for(many, 5).result == [self.order, self.cup]
+        assert wait_for(str(one), 5).result == self.order.pk
+
+    def test_batches_bulks_and_unique_ones(self):
+        bulk([LabelOnLoop(order=self.order), LabelOnLoop(order=self.cup.pk)])
+        batch([LabelOnLoop(order=self.cup)]).then(LabelOnLoop(order=self.order)).dispatch()
+        first = dispatch(LabelOnce(order=self.order)).send()
+        assert dispatch(LabelOnce(order=self.order.pk)).send() == first
+        assert drain().failed == 0
+        assert sorted(seen) == ["cup", "cup", "tea", "tea", "tea"]
 
 
 @override_settings(QFRAME=SETTINGS)
