@@ -69,6 +69,7 @@ from qframe.jobs.exponential import Exponential
 from qframe.jobs.foreign import foreign
 from qframe.manager import QueueManager
 from qframe.payload.secret import Secret
+from qframe.resources import INJECTED, Resource
 
 if TYPE_CHECKING:
     __version__: str
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from qframe.worker.options import WorkerOptions
 
 __all__ = [
+    "INJECTED",
     "AmbiguousId",
     "BackendUnavailable",
     "BackendUnusable",
@@ -138,6 +140,7 @@ __all__ = [
     "QframeError",
     "QueueManager",
     "Queueable",
+    "Resource",
     "ResultMissing",
     "ResultTooLarge",
     "RetryLater",

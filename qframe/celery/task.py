@@ -17,6 +17,7 @@ from qframe.celery.result import AsyncResult, EagerResult
 from qframe.celery.running import TaskRequest
 from qframe.celery.values import plain, restored
 from qframe.payload.envelope import new_uuid
+from qframe.resources.giving import with_resources
 
 _UNSET: Final = object()
 _DECLARED: Final = ("queue", "priority", "expires", "ignore_result")
@@ -297,6 +298,7 @@ def task_of(app: Any, function: Any, given: dict[str, Any]) -> Task:
     if not issubclass(base, Task):
         raise NotSupported(f"{name}: base is {base!r}, which does not derive from Task")
     given.pop("shared", None)
+    function = with_resources(name, function)
     body = {
         "run": function if bind else staticmethod(function),
         "name": name,

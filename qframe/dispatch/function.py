@@ -26,6 +26,8 @@ from qframe.jobs.definition import made
 from qframe.jobs.hooks import refuse_generator
 from qframe.jobs.options import check_option
 from qframe.payload.text import nearest, one_line
+from qframe.resources.declared import name_of
+from qframe.resources.giving import with_resources
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -86,12 +88,12 @@ class QueueableFunction(Generic[P, C_co, R_co]):
 
     def __init__(self, function: Callable[P, C_co], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, function)
-        self._function = function
-        self._signature = inspect.signature(function)
-        self.job_class = _job_class(function, self._signature, options)
+        self._function: Callable[P, C_co] = with_resources(name_of(function), function)
+        self._signature = inspect.signature(self._function)
+        self.job_class = _job_class(self._function, self._signature, options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C_co:
-        """Call the function directly."""
+        """Call the function directly; it is given the resources that the call leaves out."""
         return self._function(*args, **kwargs)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> FunctionJob[R_co]:

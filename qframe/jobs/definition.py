@@ -69,6 +69,7 @@ from qframe.jobs.warmup import warm_up
 from qframe.models.fields import key_problem, mark_models, models_in, same_keys
 from qframe.payload import encryption, secret, timing
 from qframe.payload.text import one_line
+from qframe.resources.giving import give_to
 
 if TYPE_CHECKING:
     from qframe.contracts.job import Job
@@ -124,8 +125,10 @@ class JobDefinition(Options, Durable, Returns):
         if not waits:
             check_declaration(cls, cls._base)
             if cls.chunk is not None:
+                give_to(cls, "handle_many")
                 check_chunk(cls)
                 chunked.update((cls.__name__, cls.own_name()))
+            give_to(cls, "handle")
             check_hooks(cls)
         _copy_mutable_defaults(cls)
         _mark_models(cls)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qframe.testing.embedding import embedded as embedded
     from qframe.testing.fakes import Fake as Fake
     from qframe.testing.fakes import fake as fake
+    from qframe.testing.overriding import override_resource as override_resource
     from qframe.testing.recording import Dispatched as Dispatched
     from qframe.testing.recording import DispatchedBatch as DispatchedBatch
     from qframe.testing.recording import DispatchedChain as DispatchedChain
@@ -42,6 +43,7 @@ else:  # or type checkers would accept any name as one of these
         "embedded": "embedding",
         "fake": "fakes",
         "fake_batch": "batches",
+        "override_resource": "overriding",
         "run": "running",
         "travel": "traveling",
     }

@@ -152,9 +152,16 @@ class Loop:
         """Works, and returns why it stopped. Raises `ConfigurationError` for a wrong lifespan."""
         lifespan = self._own_lifespan()
         if lifespan is None:
-            return self._ran()
+            return self._ran_with_resources()
         with lifespan.around(execution.run_on_kept_loop, lambda: self.signals.quit) as goes_on:
-            return self._ran() if goes_on else StopReason.INTERRUPTED
+            return self._ran_with_resources() if goes_on else StopReason.INTERRUPTED
+
+    def _ran_with_resources(self) -> StopReason:
+        try:
+            return self._ran()
+        finally:
+            if self.runner.resources is not None:
+                self.runner.resources.close(execution.run_on_kept_loop)
 
     def _own_lifespan(self) -> Lifespan | None:
         """Returns the lifespan to enter in this process, if any."""

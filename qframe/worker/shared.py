@@ -17,6 +17,7 @@ from qframe.jobs.registry import Registry
 from qframe.metrics.by_tag import TagRecorder
 from qframe.metrics.recorder import Recorder
 from qframe.payload import envelope
+from qframe.resources.scope import ResourceScope
 from qframe.worker.cancellation import Cancellation
 from qframe.worker.concurrency import ConcurrencyLimits
 from qframe.worker.leases import LeaseKeeper
@@ -64,6 +65,8 @@ class Shared:
     runs_here = True
     lifespan: Lifespan | None = None
     """The program's own context manager around the jobs of this process."""
+    resources: ResourceScope | None = None
+    """What its jobs are given; the loop closes it after the last one."""
 
     def __init__(
         self,

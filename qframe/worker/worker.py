@@ -16,6 +16,8 @@ from qframe.jobs import execution
 from qframe.manager import QueueManager
 from qframe.metrics import version
 from qframe.metrics.by_tag import TagRecorder
+from qframe.resources import scope
+from qframe.resources.scope import ResourceScope
 from qframe.worker import health, roster
 from qframe.worker.concurrency import ConcurrencyLimits
 from qframe.worker.health import HealthFile, HealthReport, WritesHealth
@@ -78,6 +80,7 @@ class JobWorker:
         self._beats = Heartbeat()
         path = self.manager.settings.worker.lifespan if self.enters_lifespan else None
         self._lifespan = None if path is None else Lifespan(path)
+        self._resources: ResourceScope | None = None
 
     @property
     def jobs(self) -> int:
@@ -136,7 +139,11 @@ class JobWorker:
 
     def _run(self) -> int:
         self.load()
-        with self._signals_made() as signals, execution.run_in_caller(really=self.is_guest):
+        with (
+            self._signals_made() as signals,
+            execution.run_in_caller(really=self.is_guest),
+            scope.of_worker() as self._resources,
+        ):
             if self.heeds_signals and not signals.on_main_thread:
                 log.warning("the worker is not on the main thread: no signals, no timeouts")
             loop = self._loop = self._made(signals)
@@ -197,7 +204,7 @@ class JobWorker:
                 self.connection, self.options.bounds, self.manager.settings.queues
             ),
         )
-        runner.lifespan = self._lifespan
+        runner.lifespan, runner.resources = self._lifespan, self._resources
         if self.connection.is_measured and self.manager.settings.metric_tags:
             runner.by_tag = TagRecorder(self.manager.settings.metric_tags)
         return loop(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+from qframe import Resource
 from qframe.celery import Celery, Task, current_task, shared_task
 from qframe.celery.exceptions import Ignore, Reject
 
@@ -25,6 +26,15 @@ def mul(x: int, y: int) -> int:
 @app.task
 def xsum(numbers: list[Any]) -> int:
     return sum(sum(each) if isinstance(each, list) else each for each in numbers)
+
+
+def make_pool() -> str:
+    return "a pool"
+
+
+@app.task(bind=True)
+def with_pool(self: Any, x: int, *, pool: Annotated[str, Resource(make_pool)]) -> Any:
+    return self.request.retries, x, pool
 
 
 @app.task

@@ -676,3 +676,16 @@ def test_what_is_not_there_is_refused_at_the_call() -> None:
         _ = AsyncResult("x").children
     with pytest.raises(AttributeError, match=r"Celery\.control"):
         _ = app.control
+
+
+# -- resources ------------------------------------------------------------------------------------
+
+
+def test_a_task_is_given_its_resources() -> None:
+    result = tasks.with_pool.delay(7)
+    assert drain(raises=True).done == 1
+    assert result.get() == [0, 7, "a pool"]
+    assert tasks.with_pool(7)[1:] == (7, "a pool")
+    assert tasks.with_pool(7, pool="mine")[1:] == (7, "mine")
+    with pytest.raises(TypeError, match="pool"):
+        tasks.with_pool.delay(7, pool="mine")

@@ -8,16 +8,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, ClassVar, assert_type, reveal_type
+from typing import Annotated, Any, ClassVar, assert_type, reveal_type
 
 from pydantic import BaseModel, Field, field_validator
 
 from qframe import (
+    INJECTED,
     Batch,
     Cancelling,
+    Chunk,
     Exponential,
     Flow,
     JobId,
@@ -25,6 +28,7 @@ from qframe import (
     PendingDispatch,
     Queueable,
     QueueManager,
+    Resource,
     RetryLater,
     Worker,
     WorkerOptions,
@@ -50,7 +54,7 @@ from qframe import (
 )
 from qframe.fastapi import JobsOfRequest
 from qframe.middleware import RateLimited
-from qframe.testing import run
+from qframe.testing import override_resource, run
 
 
 class SendWelcome(Queueable):
@@ -369,3 +373,57 @@ async def with_a_request(jobs: JobsOfRequest, job: type[OfShop]) -> None:
 
 def any_jobs(jobs: list[Queueable]) -> list[JobId]:
     return [dispatch(job).send() for job in jobs]
+
+
+class Pool:
+    def query(self, text: str) -> int:
+        return len(text)
+
+
+@asynccontextmanager
+async def make_pool() -> AsyncGenerator[Pool]:
+    yield Pool()
+
+
+class Report(Queueable):
+    text: str
+
+    async def handle(self, pool: Annotated[Pool, Resource(make_pool)]) -> int:
+        return pool.query(self.text)
+
+
+class ReportByName(Queueable):
+    text: str
+
+    def handle(self, *, pool: Annotated[Pool, Resource(Pool)], more: int = 1) -> str:
+        return self.text * pool.query(self.text) * more
+
+
+class ManyReports(Queueable):
+    text: str
+    chunk = Chunk(100)
+
+    @classmethod
+    async def handle_many(
+        cls, jobs: Sequence[ManyReports], pool: Annotated[Pool, Resource(make_pool)]
+    ) -> list[int]:
+        return [pool.query(job.text) for job in jobs]
+
+
+@queueable
+async def report(text: str, pool: Annotated[Pool, Resource(make_pool)] = INJECTED) -> int:
+    return pool.query(text)
+
+
+async def with_resources() -> None:
+    assert_type(Report.dispatch_sync(text="x"), int)
+    assert_type(Report.dispatch(text="x"), PendingDispatch[int])
+    assert_type(ReportByName.dispatch_sync(text="x"), str)
+    assert_type(report.dispatch("x"), PendingDispatch[int])
+    assert_type(await report("x"), int)
+    assert_type(await report("x", pool=Pool()), int)
+    assert_type(await Report(text="x").handle(Pool()), int)
+    assert_type(ReportByName(text="x").handle(pool=Pool()), str)
+    with override_resource(make_pool, Pool):
+        assert_type(run(report.job("x")).result, int)
+    ManyReports.dispatch(text="x")

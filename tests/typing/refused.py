@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from datetime import date
 from decimal import Decimal
+from typing import Annotated
 
 from qframe import (
+    INJECTED,
     Flow,
     JobId,
     PendingDispatch,
     Queueable,
     QueueManager,
+    Resource,
     Worker,
     WorkerOptions,
     abulk,
@@ -30,7 +33,7 @@ from qframe import (
     wait_for,
 )
 from qframe.fastapi import JobsOfRequest
-from qframe.testing import run
+from qframe.testing import override_resource, run
 
 
 class SendWelcome(Queueable):
@@ -182,3 +185,34 @@ async def ask(id_: str) -> None:
 
 @events.listen(events.JobFailed)  # error
 def tell(event: events.JobQueued) -> None: ...
+
+
+class Pool: ...
+
+
+class Report(Queueable):
+    text: str
+
+    def handle(self, pool: Annotated[Pool, Resource(Pool)]) -> int:
+        return pool.query(self.text)  # error
+
+
+@queueable
+def report(text: str, pool: Annotated[Pool, Resource(Pool)] = INJECTED) -> int:
+    return len(text)
+
+
+@queueable
+def without_default(text: str, pool: Annotated[Pool, Resource(Pool)]) -> int:
+    return len(text)
+
+
+Report.dispatch(text="x", pool=Pool())  # error
+Report.dispatch(text=1)  # error
+Report(text="x").handle()  # error
+Report(text="x").handle("pool")  # error
+report.dispatch(1)  # error
+report("x", pool="pool")  # error
+without_default.dispatch("x")  # error
+Resource("app.pool:make_pool")  # error
+override_resource(Pool, Pool())  # error

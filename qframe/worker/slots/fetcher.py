@@ -54,6 +54,8 @@ class Fetcher(Loop):
         finally:
             thread.join()
             overseer.stop()
+            if self.runner.resources is not None:
+                self.runner.resources.close(loop.loop.run_until_complete)
             end()
         if self._error is not None:
             raise self._error
