@@ -2,7 +2,7 @@
 
 A limit of N has N keys. A job takes one in the step that starts it, and gives it back in the step
 that ends it. The heartbeat renews it as long as the handler runs, so the key of a killed worker is
-free when its lease expires. Stored keys, messages and docs/operate/concurrency.md call it a permit.
+free when its lease expires. Stored keys, messages and docs/concepts/permits.md call it a permit.
 """
 
 from __future__ import annotations
