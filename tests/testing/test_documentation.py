@@ -1,4 +1,4 @@
-"""The code of the guides in docs/features runs, each block by itself; an example of a message is one."""
+"""The code of the guides in docs runs, each block by itself; an example of a message is one."""
 
 from __future__ import annotations
 
@@ -33,18 +33,21 @@ _CODE = [
 ]
 
 
-def test_the_code_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "tests"), [("testing.md", 7), ("testing-workflows.md", 6)], ids=["jobs", "workflows"]
+)
+def test_the_code_about_tests_runs(name: str, tests: int, tmp_path: Path) -> None:
     files: dict[str, str] = defaultdict(str)
-    for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL):
-        files[name] += code
-    assert PAGE.count("```python") == 9
-    for name, code in files.items():
-        file = tmp_path / name
+    page = docs_page(name).read_text()
+    for path, code in re.findall(r"```python\n# (\S+)\n(.*?)```", page, re.DOTALL):
+        files[path] += code
+    for path, code in files.items():
+        file = tmp_path / path
         file.parent.mkdir(exist_ok=True)
         file.write_text(code)
     done = pytest_of(tmp_path, "-W", "error", "-p", "qframe.testing.plugin")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "13 passed" in done.stdout
+    assert f"{tests} passed" in done.stdout
 
 
 def test_the_message_begins_as_there(fresh: Path) -> None:
