@@ -106,7 +106,7 @@ class Readings:
         for queue in view.queues(rule):
             sizes = view.sizes(queue)
             kinds = ("ready", "delayed", "reserved") if rule.subject == "size" else (rule.subject,)
-            size = sum(sizes.get(kind, 0) for kind in kinds)
+            size = sum(sizes.get(kind) or 0 for kind in kinds)
             if rule.is_broken_by(size):
                 kind = "" if rule.subject == "size" else f"{rule.subject} "
                 has = count_of(size, f"{kind}job", f"{kind}jobs")

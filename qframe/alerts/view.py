@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from itertools import islice
 from typing import TypeVar
 
@@ -58,10 +57,10 @@ class ConnectionView:
             names.update(islice(self.connection.queues(), _MOST))
         return sorted(names)
 
-    def sizes(self, queue: str) -> Mapping[str, int]:
+    def sizes(self, queue: str) -> Mapping[str, int | None]:
         if Capability.SIZE not in self.able:
             return {}
-        return self.ask(("sizes", queue), lambda: asdict(self.connection.sizes(queue)))
+        return self.ask(("sizes", queue), lambda: self.connection.sizes(queue).counted)
 
     def oldest(self, queue: str) -> float | None:
         return self.ask(("oldest", queue), lambda: queue_facts.oldest(self.connection, queue))

@@ -154,7 +154,7 @@ def _sizes(
 ) -> int:
     rows = sizes_of(JobConnections(queues, connection), queue)
     for row in rows:
-        row["size"] = row["ready"] + row["delayed"] + row["reserved"]
+        row["size"] = (row["ready"] or 0) + (row["delayed"] or 0) + (row["reserved"] or 0)
         row["status"] = "BUSY" if row["size"] > limit else "OK"
         if row["size"] > limit:
             events.fire(events.QueueBusy, row["connection"], row["queue"], row["size"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,6 +26,7 @@ from qframe.console.options import (
 )
 from qframe.console.text import print_json, print_rows, say
 from qframe.contracts.backend import Capability
+from qframe.contracts.queue import STATES, Sizes
 from qframe.features.group_lines import waiting_queues
 from qframe.manager import QueueManager
 from qframe.operations import lists
@@ -115,7 +115,7 @@ def size(
     if as_json:
         print_json([*rows, *kept])
         return
-    print_rows(rows, empty="no queue holds a job")
+    print_rows(shown(rows), empty="no queue holds a job")
     if kept:
         print_rows(kept, empty="")
 
@@ -192,11 +192,31 @@ def sizes_of(
 ) -> list[dict[str, Any]]:
     def count(queue: Connection) -> list[dict[str, Any]]:
         return [
-            {"connection": queue.name, "queue": name, **asdict(queue.sizes(name))}
+            {"connection": queue.name, "queue": name, **_counted(queue.sizes(name))}
             for name in _named(queue, only, where)
         ]
 
     return [row for _, rows in connections.each(count) for row in rows]
+
+
+def _counted(sizes: Sizes) -> dict[str, Any]:
+    return {**sizes.counted, "approximate": sizes.approximate}
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns rows of sizes as a table shows them: `~5` is an estimate, `?` unknown."""
+    return [
+        {
+            key: _size(value, approximate=row["approximate"]) if key in STATES else value
+            for key, value in row.items()
+            if key != "approximate"
+        }
+        for row in rows
+    ]
+
+
+def _size(count: int | None, *, approximate: bool) -> str:
+    return "?" if count is None else f"{'~' * approximate}{count}"
 
 
 def groups_of(

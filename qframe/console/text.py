@@ -82,6 +82,11 @@ def print_rows(
         say(empty)
 
 
+def size_text(count: int | None, *, approximate: bool) -> str:
+    """Returns how many jobs there are: `~5` if that is an estimate, `?` if it is unknown."""
+    return "?" if count is None else f"{'~' * approximate}{count:,}"
+
+
 def screen() -> Console:
     """Returns the console for tables; wide if it is no terminal."""
     from rich.console import Console  # noqa: PLC0415 (a table is rare, and it costs 0.1 s)

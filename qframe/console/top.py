@@ -18,7 +18,7 @@ from qframe.console import place
 from qframe.console.connections import configured
 from qframe.console.numbers import seconds
 from qframe.console.options import Config, ConnectionOption
-from qframe.console.text import encodable, say, screen, table
+from qframe.console.text import encodable, say, screen, size_text, table
 from qframe.drivers.database.settings import DATABASE_FILE
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import RUNNING, Filter
@@ -27,6 +27,7 @@ from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.deploys import DeployState
 from qframe.operations.flows import FlowState
+from qframe.operations.queues import QueueState
 from qframe.payload.text import printable
 from qframe.payload.timing import lasting
 
@@ -130,7 +131,7 @@ def _texts(board: Board) -> list[str]:
 def _summary(board: Board) -> str:
     seen = findings.overview(board)
     return (
-        f"ready {seen.ready or 0:,}  delayed {seen.delayed or 0:,}  running {seen.running:,}  "
+        f"ready {_size(seen.ready)}  delayed {_size(seen.delayed)}  running {seen.running:,}  "
         f"failed {seen.failed:,}  workers {seen.workers:,}  slots {seen.slots:,}"
         + "".join(f"  deployed {_deployed(each)}" for each in board.deploys(_DAY)[:1])
     )
@@ -144,7 +145,8 @@ def _busiest(board: Board) -> list[str]:
     busy = [each for each in board.queues() if each.ready or each.reserved]
     busy.sort(key=lambda each: -(each.oldest_seconds or 0.0))
     return [
-        f"{each.connection}:{each.queue}  ready {each.ready or 0:,}  running {each.reserved or 0:,}"
+        f"{each.connection}:{each.queue}  ready {_size(each.ready, each)}"
+        f"  running {_size(each.reserved, each)}"
         + (f"  oldest waits {lasting(each.oldest_seconds)}" if each.oldest_seconds else "")
         for each in busy
     ]
@@ -237,10 +239,10 @@ def _queues(board: Board, wanted: str) -> Rows:
     return [
         {
             "queue": f"{each.connection}:{each.queue}" + " (paused)" * each.paused,
-            "ready": _count(each.ready),
-            "delayed": _count(each.delayed),
-            "running": _count(each.reserved),
-            "buried": _count(each.buried),
+            "ready": _size(each.ready, each),
+            "delayed": _size(each.delayed, each),
+            "running": _size(each.reserved, each),
+            "buried": _size(each.buried, each),
             "oldest": _time(each.oldest_seconds),
             "in/min": _count(each.in_per_minute),
             "out/min": _count(each.out_per_minute),
@@ -389,6 +391,10 @@ _PAGES = {
     "s": _TopPage("schedules", _schedules),
     "p": _TopPage("supervisors", _supervisors),
 }
+
+
+def _size(count: int | None, queue: QueueState | None = None) -> str:
+    return size_text(count, approximate=queue is not None and queue.approximate)
 
 
 def _count(value: float | None) -> str:

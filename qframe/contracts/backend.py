@@ -28,9 +28,18 @@ class Capability(Flag):
     RESERVE = auto()
     """The backend keeps messages and workers can reserve them (not `sync`, not `null`)."""
     AHEAD = auto()
-    """A worker can hold several messages at once; only `Start` counts an attempt."""
+    """A worker can hold several messages before it starts one."""
+    COUNTS = auto()
+    """Only `Start` counts an attempt; a message that was merely held comes back uncounted.
+
+    Without it, a message whose worker died while it held it counts as started.
+    """
     UNCOUNT = auto()
     """`Release(counted=False)` takes a started attempt back."""
+    ORDER = auto()
+    """A queue delivers messages in the order in which they became ready."""
+    FENCE = auto()
+    """The server knows whether a reservation is valid; else its worker's clock decides."""
     NOTES = auto()
     """The backend keeps notes beside a message."""
     BURY = auto()
@@ -126,9 +135,10 @@ class Backend(Browsing, FactReading, Transactional, Migratable, ABC):
 
     - A pushed message stays until its reservation is deleted or its queue is purged.
     - Two pushes of the same bytes are two messages. The backend returns them byte for byte.
-    - A queue delivers its messages in the order in which they became ready: when they were pushed,
-      released or kicked, or when their delay ended. A message that was released to the front, or
-      whose lease ran out, comes before all ready messages; among themselves these have any order.
+    - With `Capability.ORDER`, a queue delivers its messages in the order in which they became
+      ready: when they were pushed, released or kicked, or when their delay ended. A message that
+      was released to the front, or whose lease ran out, comes before all ready messages; among
+      themselves these have any order.
     - A reservation lasts until it is settled, or until another worker reserves the message after
       the lease has run out. A backend may also end it as soon as the lease has run out.
     - `apply` repeats a request whose answer was lost, and its steps count once. A step that the

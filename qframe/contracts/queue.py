@@ -12,6 +12,7 @@ from qframe.contracts.identity import JobId
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+STATES = ("ready", "delayed", "reserved", "buried")
 LARGEST_BOUND = 1000
 """The largest concurrency limit of a queue or class."""
 
@@ -24,11 +25,20 @@ class Sizes:
     delayed: int = 0
     reserved: int = 0
     buried: int = 0
+    approximate: bool = False
+    """Whether the numbers are estimates."""
+    unknown: frozenset[str] = frozenset()
+    """The states that the backend cannot count; their numbers are 0."""
 
     @property
     def total(self) -> int:
         """The number of jobs except the buried ones."""
         return self.ready + self.delayed + self.reserved
+
+    @property
+    def counted(self) -> dict[str, int | None]:
+        """The number of each state; None where it is unknown."""
+        return {state: None if state in self.unknown else getattr(self, state) for state in STATES}
 
 
 class Cancelling(Enum):

@@ -91,6 +91,8 @@ class Push:
     delay: float = 0.0
     priority: int | None = None
     """0 comes first, where the backend has priorities."""
+    id: str = ""
+    """Names this push when it may be made again, for brokers that deduplicate; "" names none."""
 
 
 # -- facts: texts under keys ----------------------------------------------------------------------

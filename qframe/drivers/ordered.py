@@ -18,6 +18,7 @@ import base64
 import hashlib
 import json
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -268,7 +269,8 @@ class OrderedBackend(Backend):
         hands_over: bool,
     ) -> Result:
         """Write the facts of a job's step, with the pushes in an outbox; then push."""
-        key = _outbox(job)
+        key, made = _outbox(job), os.urandom(8).hex()
+        pushes = [replace(each, id=each.id or f"{made}.{n}") for n, each in enumerate(pushes)]
         outbox = op.Unset(key, seal(self._signer, key, _encoded(pushes)))
         result = self._apply_with(outbox, facts, job)
         if not result.applied:
@@ -482,16 +484,13 @@ def _aside(outbox: str) -> str:
 
 def _encoded(pushes: Iterable[Push]) -> str:
     return json.dumps(
-        [[p.queue, base64.b64encode(p.raw).decode(), p.delay, p.priority] for p in pushes]
+        [[p.queue, base64.b64encode(p.raw).decode(), p.delay, p.priority, p.id] for p in pushes]
     )
 
 
 def _decoded(text: str) -> list[Push]:
     """Decode the text of `_encoded`. Raises `InvalidPayload`."""
     try:
-        return [
-            Push(queue, base64.b64decode(raw), delay, priority)
-            for queue, raw, delay, priority in json.loads(text)
-        ]
+        return [Push(queue, base64.b64decode(raw), *more) for queue, raw, *more in json.loads(text)]
     except (ValueError, TypeError) as error:
         raise InvalidPayload(f"what is kept is no outbox: {error!r}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
@@ -74,13 +74,17 @@ class AlertState(BaseModel):
         )
 
 
+HOW_MANY = "how many jobs wait"
+"""The part of an overview that is pending as long as the queues are not counted."""
+
+
 class Overview(BaseModel):
     """The problems, and the totals."""
 
     alerts: list[AlertState]
     findings: list[Finding]
     ready: int | None
-    """None if it is not counted yet; so is `delayed`."""
+    """None if it is not counted yet, or cannot be; so is `delayed`."""
     delayed: int | None
     running: int
     failed: int
@@ -107,6 +111,12 @@ def alerts(board: Board) -> list[AlertState]:
     return board.cached("alerts", 1.0, read)
 
 
+def _total(counts: Sequence[int | None]) -> int | None:
+    """Returns the sum of those that are known; None if none is."""
+    known = [each for each in counts if each is not None]
+    return sum(known) if known else None
+
+
 def overview(board: Board, patience: float | None = None) -> Overview:
     """Returns the problems and the totals.
 
@@ -118,14 +128,14 @@ def overview(board: Board, patience: float | None = None) -> Overview:
             _in_time(slow, time.monotonic(), "", [])
     working, failed = board.workers(), board.failed.summary()
     pending: list[str] = []
-    there = _in_time(board.queues, ends, "how many jobs wait", pending)
+    there = _in_time(board.queues, ends, HOW_MANY, pending)
     warned = _in_time(board.unsafe, ends, "what is unsafe", pending)
     alive = [each for each in working if each.state != "gone"]
     return Overview(
         alerts=alerts(board),
         findings=_problems(board, there or [], warned or []),
-        ready=None if there is None else sum(each.ready or 0 for each in there),
-        delayed=None if there is None else sum(each.delayed or 0 for each in there),
+        ready=_total([each.ready for each in there or []]),
+        delayed=_total([each.delayed for each in there or []]),
         running=sum(each.used for each in alive),
         failed=failed.total,
         workers=len(alive),

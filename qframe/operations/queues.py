@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
 
 from pydantic import BaseModel
 
@@ -30,6 +28,8 @@ class QueueState(BaseModel):
     delayed: int | None = None
     reserved: int | None = None
     buried: int | None = None
+    approximate: bool = False
+    """Whether the backend only estimates these numbers."""
     paused: bool = False
     oldest_seconds: float | None = None
     """How long the next job has been ready; None if none is, or that is unknown."""
@@ -103,17 +103,16 @@ def with_jobs(connection: Connection) -> list[str]:
 
 def _counted(connection: Connection, state: QueueState, activity: Activity | None) -> QueueState:
     name = state.queue
-    sizes: Mapping[str, int] = {}
     if Capability.SIZE in connection.capabilities:
-        sizes = asdict(connection.sizes(name))
-    state = state.model_copy(update={**sizes})
-    if sizes.get("ready"):
+        sizes = connection.sizes(name)
+        state = state.model_copy(update={**sizes.counted, "approximate": sizes.approximate})
+    if state.ready:
         state.oldest_seconds = queue_facts.oldest(connection, name)
     if activity is not None:
         rates = activity.rates(name, RATES_OVER)
         state.out_per_minute = rates.ended
         state.in_per_minute = rates.came
-        waiting = sizes.get("ready", 0) + sizes.get("reserved", 0)
+        waiting = (state.ready or 0) + (state.reserved or 0)
         falls = -rates.grown if rates.grown is not None else rates.ended
         if waiting and falls > 0:
             state.empty_in_seconds = waiting / falls * 60

@@ -173,17 +173,17 @@ class Handing:
             self._on_result(row, operations, result)
 
     def _operations(self, row: OutboxRow) -> Sequence[Operation]:
-        """Read the step of a row, with delays counted from the dispatch.
+        """Read the step of a row: delays count from the dispatch, ids are those of any relay.
 
         Raises `InvalidSignature`, and `ValueError` for anything else.
         """
         context = self._context
         kept = context.opened(place_of(context.connection), row.text)
         return [
-            replace(each, delay=max(0.0, each.delay - row.age))
-            if type(each) is Push and each.delay
+            replace(each, delay=max(0.0, each.delay - row.age), id=f"{row.mark}.{n}")
+            if type(each) is Push
             else each
-            for each in decoded(kept.text)
+            for n, each in enumerate(decoded(kept.text))
         ]
 
     def _marked(self, row: OutboxRow, operations: Sequence[Operation]) -> Sequence[Operation]:

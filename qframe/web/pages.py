@@ -62,7 +62,7 @@ def _overview(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     every = view.board.failed.summary().causes
     causes = [each for each in every if not each.silenced and any(each.last_24_h)]
     causes.sort(key=lambda each: -sum(each.last_24_h))
-    there = [] if seen.ready is None else view.board.queues()
+    there = [] if findings.HOW_MANY in seen.pending else view.board.queues()
     return {
         "seen": seen,
         "headline": findings.headline(seen),

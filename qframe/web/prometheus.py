@@ -127,6 +127,11 @@ class _Collector(Collector):
             "qframe_queue_oldest_ready_seconds", "How long the next job has waited.", labels=labels
         )
         paused = GaugeMetricFamily("qframe_queue_paused", "Whether it is.", labels=labels)
+        estimated = GaugeMetricFamily(
+            "qframe_queue_jobs_estimated",
+            "1 if the backend only estimates qframe_queue_jobs.",
+            labels=labels,
+        )
         for each in self._board.queues(late=_LATE):
             named = [each.connection, each.queue]
             for state in _SIZES:
@@ -136,7 +141,9 @@ class _Collector(Collector):
             if each.oldest_seconds is not None or each.ready == 0:
                 oldest.add_metric(named, each.oldest_seconds or 0.0)
             paused.add_metric(named, each.paused)
-        yield from (sizes, oldest, paused)
+            if each.approximate:
+                estimated.add_metric(named, 1)
+        yield from (sizes, oldest, paused, *([estimated] if estimated.samples else ()))
 
     def _of_workers(self) -> Iterator[Metric]:
         workers = GaugeMetricFamily(

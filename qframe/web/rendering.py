@@ -181,6 +181,7 @@ def _environment() -> Environment:
         "lasting": values.lasting_or_nothing,
         "took": values.took,
         "number": values.number,
+        "counted": values.counted,
         "text": values.text,
         "in_filter": quoted,
         "quoted": lambda value: quote(str(value), safe=""),

@@ -37,6 +37,11 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if is_whole else f"{value:,.1f}"
 
 
+def counted(count: int | None, approximate: bool) -> str:
+    """Shows how many jobs there are: `~5` if that is an estimate, nothing if it is unknown."""
+    return "" if count is None else f"{'~' * approximate}{count:,}"
+
+
 def ago(moment: str | None) -> Markup | str:
     """Shows a UTC time as one relative to now, with the exact one on hover.
 

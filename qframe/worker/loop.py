@@ -50,6 +50,8 @@ from qframe.worker.slots.base import SlottedRunner
 
 log = logging.getLogger("qframe")
 
+_AHEAD = Capability.AHEAD | Capability.COUNTS
+"""What a backend needs for messages to be held before there is a slot for them."""
 _DRAIN_EVERY = 0.2
 
 
@@ -265,7 +267,7 @@ class Loop:
         if not self.control.active or not (refills or (runner.slots > busy and not held)):
             return 0
         room = runner.slots - busy - held
-        if Capability.AHEAD in self.connection.capabilities and not (options.once or options.rest):
+        if _AHEAD in self.connection.capabilities and not (options.once or options.rest):
             limit = self._prefetch.limit()
             ahead = (min(limit, runner.slots) if refills else limit) - 1
             room = room + ahead if 2 * held <= ahead else 0

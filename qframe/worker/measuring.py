@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from itertools import islice
 
 from qframe.connection import Connection
@@ -61,6 +60,7 @@ class Measuring:
         return [self._gauge(name) for name in islice(names, _MOST)]
 
     def _gauge(self, queue: str) -> Gauge:
-        fields = asdict(self._connection.sizes(queue))
-        oldest = queue_facts.oldest(self._connection, queue) if fields["ready"] else 0.0
+        counted = self._connection.sizes(queue).counted
+        fields = {state: number for state, number in counted.items() if number is not None}
+        oldest = queue_facts.oldest(self._connection, queue) if fields.get("ready") else 0.0
         return Gauge(queue, fields if oldest is None else {**fields, OLDEST: round(oldest)})

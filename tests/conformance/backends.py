@@ -23,6 +23,7 @@ from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.ordered import OrderedBackend
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.drivers.redis.settings import RedisSettings
+from tests.support.bare_broker import BareBroker, BrokerServer, VisibleBroker
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.proxy import Mode, Proxy
 from tests.support.redis_server import RedisCluster, RedisServer
@@ -39,8 +40,6 @@ class Bench(ABC):
     """Whether time passes by `timing.skew`; else only by waiting."""
     shared: ClassVar[bool] = True
     """Whether another process can open it, too."""
-    by_readiness: ClassVar[bool] = True
-    """Whether messages come in the order in which they became ready."""
     slow: ClassVar[bool] = False
     """Whether only `make test-all` tests it."""
     long: ClassVar[bool] = False
@@ -223,7 +222,6 @@ class BeanstalkdBench(Bench):
 
     skews = False
     shared = False
-    by_readiness = False
 
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
         server: BeanstalkdServer = request.getfixturevalue("beanstalkd_running")
@@ -238,6 +236,26 @@ class BeanstalkdBench(Bench):
         return OrderedBackend(messages, self._facts, self._facts)
 
 
+class BrokerBench(Bench):
+    """A broker that only delivers, with facts in memory."""
+
+    shared = False
+    kind: ClassVar[type[BareBroker]] = BareBroker
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._server = BrokerServer(self.timing)
+        self._facts = MemoryBackend(timing=self.timing)
+        self._attempts = MemoryBackend(timing=self.timing)
+
+    def make(self) -> Backend:
+        messages = self.kind(NAME, self._server, lambda: self._attempts, self.timing)
+        return OrderedBackend(messages, self._facts, self._facts)
+
+
+class VisibleBrokerBench(BrokerBench):
+    kind = VisibleBroker
+
+
 BACKENDS: dict[str, type[Bench]] = {
     "memory": MemoryBench,
     "sqlite": SqliteBench,
@@ -246,6 +264,8 @@ BACKENDS: dict[str, type[Bench]] = {
     "mariadb with innodb_snapshot_isolation=ON": MariadbSnapshotBench,
     "redis": RedisBench,
     "beanstalkd": BeanstalkdBench,
+    "bare broker": BrokerBench,
+    "visible broker": VisibleBrokerBench,
     "ordered memory": OrderedBench,
     "ordered sqlite": OrderedSqliteBench,
     "ordered postgresql": OrderedPostgresBench,

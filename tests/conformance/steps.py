@@ -25,12 +25,6 @@ def needs_time(bench: Bench) -> None:
         pytest.skip("its clock cannot be set")
 
 
-def needs_order(bench: Bench) -> None:
-    """Skip the test where messages have an order of their own."""
-    if not bench.by_readiness:
-        pytest.skip("messages come in another order")
-
-
 def push(backend: Backend, *raws: bytes, queue: str = QUEUE, delay: float = 0.0) -> None:
     """Push messages, one after another."""
     for raw in raws:

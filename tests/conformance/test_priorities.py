@@ -28,7 +28,6 @@ from tests.conformance.steps import (
     apply,
     drained,
     needs,
-    needs_order,
     needs_time,
     push,
     reserve,
@@ -137,7 +136,7 @@ def test_a_release_keeps_the_priority(backend: Backend) -> None:
 
 
 def test_a_release_may_give_another_priority(bench: Bench, backend: Backend) -> None:
-    needs_order(bench)
+    needs(backend, Capability.ORDER)
     push(backend, b"1", b"2", b"3")
     apply(backend, started(backend), Release(priority=5000))
     apply(backend, started(backend), Release(priority=0))
@@ -172,7 +171,7 @@ def test_notes_stay_with_a_message_of_another_priority(backend: Backend) -> None
 
 
 def test_a_release_to_the_front_comes_before_all(bench: Bench, backend: Backend) -> None:
-    needs_order(bench)
+    needs(backend, Capability.ORDER)
     push_at(backend, 0, 0, 5)
     first, second = started(backend), started(backend)
     apply(backend, second, Release(front=True))
@@ -271,7 +270,7 @@ def listed(backend: Backend, place: Place) -> list[int]:
 
 def test_they_are_listed_in_the_order_in_which_they_come(bench: Bench, backend: Backend) -> None:
     needs(backend, Capability.BROWSE)
-    needs_order(bench)
+    needs(backend, Capability.ORDER)
     push_at(backend, 5000, None, 0, 1025, None, 5, 0)
     assert listed(backend, Place.READY) == [0, 0, 5, 1024, 1024, 1025, 5000]
     assert listed(backend, Place.DELAYED) == []
@@ -311,7 +310,7 @@ def test_what_a_latch_pushes_has_its_priority(backend: Backend) -> None:
 
 
 def test_a_level_is_worth_so_many_seconds(bench: Bench, backend: Backend) -> None:
-    needs_order(bench)
+    needs(backend, Capability.ORDER)
     needs_time(bench)
     push_at(backend, 2000)
     bench.pass_time(4 * AGING - 50)
@@ -322,7 +321,7 @@ def test_a_level_is_worth_so_many_seconds(bench: Bench, backend: Backend) -> Non
 
 
 def test_no_flood_of_urgent_ones_keeps_others_for_ever(bench: Bench, backend: Backend) -> None:
-    needs_order(bench)
+    needs(backend, Capability.ORDER)
     needs_time(bench)
     push_at(backend, None, 5000)
     came: list[int] = []
@@ -345,7 +344,7 @@ def test_none_is_overtaken_by_one_that_ought_to_wait(
 
     Redis knows when what has no priority was seen, not when it became ready: a step later.
     """
-    needs_order(bench)
+    needs(backend, Capability.ORDER)
     needs_time(bench)
     random, clock = Random(seed), 0.0
     waiting: dict[bytes, tuple[float, int | None]] = {}

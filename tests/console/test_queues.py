@@ -53,7 +53,7 @@ def test_size_counts_each_queue_by_state(shop: Shop) -> None:
     (row,) = shop.run("size", "--queue", "emails", "--json").rows
     assert row == {
         "connection": "database", "queue": "emails", "ready": 3, "delayed": 1, "reserved": 0,
-        "buried": 0,
+        "buried": 0, "approximate": False,
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from qframe.contracts.facts import Latch
 from qframe.contracts.step import (
     Add,
     Arrive,
+    Bury,
     Close,
     Expect,
     Extend,
@@ -66,6 +67,15 @@ class Model(MemoryBackend):
         """Whether the reservation stands, but its lease has run out."""
         self._queue(job.queue)
         return job.message.fence == job.fence and job.message.place is Place.READY
+
+    def count_held(self) -> None:
+        """Count messages as started whose lease ran out while they were held."""
+        now = self.clock()
+        for message in [each for queue in self._queues.values() for each in queue]:
+            if message.place is Place.HELD and message.order[0] <= now:
+                message.attempts += 1
+        for name in QUEUES:
+            self._queue(name)
 
     def adopt(self, fence: bytes) -> Reservation | None:
         for message in [each for name in QUEUES for each in self._queue(name)]:
@@ -172,6 +182,10 @@ class Run:
                 made.append(replace(each, push=True))
             elif isinstance(each, Release) and Capability.UNCOUNT not in self.able:
                 made.append(replace(each, counted=True))
+            elif isinstance(each, Start) and Capability.COUNTS not in self.able:
+                made.append(replace(each, notes=b""))  # those of a first start may be lost
+            elif isinstance(each, Bury) and Capability.BURY not in self.able:
+                made.append(Release(notes=each.notes))
             else:
                 made.append(each)
         return tuple(made) if self.joint else _in_order(made)
@@ -203,8 +217,8 @@ class Run:
         results: list[Result] = []
         if event.told:
             backend.apply_async([real for _, real, _ in steps], results.extend)
-            for queue in QUEUES:
-                backend.sizes(queue)  # the answer has come by then
+            for queue in QUEUES:  # the answer has come by then
+                backend.sizes(queue) if Capability.SIZE in self.able else backend.reserve(["none"])
         elif event.lost and self._may_be_lost(steps) and self.bench.lose_answer():
             answers = backend.apply(*(real for _, real, _ in steps))
             results = [each.of_end(unanswered=False) for each in answers]
@@ -257,7 +271,7 @@ class Run:
         for queue in event.queues:
             here = [job for job in jobs if job.queue == queue]
             if here:
-                self.model.follow(here, any_order=not self.bench.by_readiness)
+                self.model.follow(here, any_order=Capability.ORDER not in self.able)
         expected, _ = self.model.reserve(event.queues, limit)
         self.same([_as_seen(job) for job in jobs], [_as_seen(job) for job in expected])
         for job, other in zip(jobs, expected, strict=True):
@@ -301,6 +315,8 @@ class Run:
         if self.bench.skews:
             self.bench.pass_time(event.seconds)
             self.model.timing.skew += event.seconds
+            if Capability.COUNTS not in self.able:
+                self.model.count_held()
 
     def _purge(self, event: Purge) -> None:
         if Capability.PURGE in self.able:

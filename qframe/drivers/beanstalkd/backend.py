@@ -18,8 +18,8 @@ from qframe.contracts.step import (
     Result,
     Step,
 )
+from qframe.drivers.attempt_log import AttemptLog
 from qframe.drivers.beanstalkd import checks, tubes
-from qframe.drivers.beanstalkd.attempt_log import AttemptLog
 from qframe.drivers.beanstalkd.connection import (
     BeanstalkdConnection,
     BeanstalkdConnections,
@@ -50,6 +50,8 @@ class BeanstalkdBackend(Backend):
     settings_model = BeanstalkdSettings
     capabilities = ~(
         Capability.AHEAD
+        | Capability.COUNTS
+        | Capability.ORDER
         | Capability.SEARCH
         | Capability.FACTS
         | Capability.JOINT
@@ -69,7 +71,7 @@ class BeanstalkdBackend(Backend):
         self.timing = timing or Timing()
         self._lease = math.ceil(settings.retry_after)
         self._connections = BeanstalkdConnections(settings, self.clock)
-        self._log = AttemptLog(name, facts)
+        self._log = AttemptLog(f"beanstalkd:{name[:120]}", facts)
         self._waits = Waits(self._connections, settings, self._jobs)
 
     # -- steps ------------------------------------------------------------------------------------

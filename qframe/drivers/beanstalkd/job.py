@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 
 from qframe.contracts import step as op
 from qframe.contracts.step import APPLIED, LOST, Reservation, Result
-from qframe.drivers.beanstalkd.attempt_log import AttemptEntry, AttemptLog
+from qframe.drivers.attempt_log import AttemptEntry, AttemptLog
 from qframe.drivers.beanstalkd.connection import BeanstalkdConnection, BeanstalkdConnections, Reply
 from qframe.drivers.beanstalkd.errors import Cut
 from qframe.drivers.beanstalkd.protocol import JobStats, queue_of, whole_seconds, within
 from qframe.exceptions import BackendUnavailable
+
+
+def log_id(number: int, raw: bytes) -> str:
+    """Return an id with a digest of the message: a server without a log reuses its numbers."""
+    return f"{number}:{hashlib.blake2b(raw, digest_size=12).hexdigest()}"
 
 
 class BeanstalkdJob(Reservation):
@@ -66,10 +72,14 @@ class BeanstalkdJob(Reservation):
         numbers = self.number, self.reserves, self.releases, self.attempts
         return b"%d %d %d %d %d\n%b" % (*numbers, zlib.crc32(self.raw_body), self.notes)
 
+    @property
+    def _log_id(self) -> str:
+        return log_id(self.number, self.raw_body)
+
     def recall(self) -> None:
         """Read the log of a message that may have been started before."""
         self.logged = self.unsent = True
-        entry = self._log.read(self.number, self.raw_body)
+        entry = self._log.read(self._log_id)
         if entry is not None:
             self.attempts = entry.attempts_before(self.reserves)
             self.notes = entry.notes
@@ -162,7 +172,7 @@ class BeanstalkdJob(Reservation):
     def _note(self, attempts: int, delay: int = 0) -> None:
         self.logged = True
         entry = AttemptEntry(attempts, self.reserves, self.notes)
-        self._log.write(self.number, self.raw_body, entry, delay)
+        self._log.write(self._log_id, entry, delay)
 
     @property
     def deletion(self) -> bytes:
@@ -182,7 +192,7 @@ class BeanstalkdJob(Reservation):
 
     def _forget(self) -> None:
         if self.logged:
-            self._log.forget(self.number, self.raw_body)
+            self._log.forget(self._log_id)
 
     def _settle(self, command: bytes, word: bytes) -> bool:
         """Send one command if the lease is valid; otherwise return False."""
@@ -225,14 +235,14 @@ class LeftJob(Reservation):
         self.started = True
         self._reserves = reserves
         self._log = log
-        self._known = log.read(number, raw)
-        if self._known is not None and self._known.reserves == reserves:
+        self._known = log.read(log_id(number, raw))
+        if self._known is not None and self._known.deliveries == reserves:
             self.notes = self._known.notes
         self.stands = (
             stats.releases == releases
             and stats.state != b"buried"
             and zlib.crc32(raw) == checksum
-            and (self._known is None or self._known.reserves <= reserves)
+            and (self._known is None or self._known.deliveries <= reserves)
         )
         """Whether the attempt has not ended in another way."""
 
@@ -245,5 +255,5 @@ class LeftJob(Reservation):
         uncounted = isinstance(operation, op.Release) and not operation.counted
         notes = self.notes if operation.notes is None else operation.notes
         entry = AttemptEntry(self.attempts - uncounted, self._reserves, notes)
-        done = self._log.replace(int(self.id), self.raw_body, self._known, entry)
+        done = self._log.replace(log_id(int(self.id), self.raw_body), self._known, entry)
         return APPLIED if done else LOST

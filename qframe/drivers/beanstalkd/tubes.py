@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qframe.contracts.browsing import Place
 from qframe.contracts.queue import Sizes
 from qframe.drivers.beanstalkd.connection import BeanstalkdConnection
@@ -20,7 +22,14 @@ def sizes(connection: BeanstalkdConnection, *tubes: bytes) -> list[Sizes]:
     replies = connection.exchange([b"stats-tube %b\r\n" % tube for tube in tubes])
     # An unused tube does not exist.
     found = [fields(yaml) if word == b"OK" else {} for word, _, yaml in replies]
-    return [Sizes(*(int(each.get(b"current-jobs-" + s, 0)) for s in _STATES)) for each in found]
+    return [Sizes(*_counts(each)) for each in found]
+
+
+def _counts(stats: Mapping[bytes, bytes]) -> tuple[int, int, int, int]:
+    ready, delayed, reserved, buried = (
+        int(stats.get(b"current-jobs-" + state, 0)) for state in _STATES
+    )
+    return ready, delayed, reserved, buried
 
 
 def filled(connection: BeanstalkdConnection) -> list[bytes]:

@@ -83,6 +83,8 @@ class ListBackend(Backend):
     capabilities = (
         Capability.RESERVE
         | Capability.AHEAD
+        | Capability.COUNTS
+        | Capability.ORDER
         | Capability.UNCOUNT
         | Capability.SIZE
         | Capability.LIST

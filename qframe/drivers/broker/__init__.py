@@ -1,0 +1,1 @@
+"""What a driver for a message broker needs: a backend over deliveries that are acknowledged."""

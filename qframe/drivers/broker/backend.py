@@ -1,0 +1,423 @@
+"""BrokerBackend: a backend over a broker that delivers, takes acknowledgements, and little else.
+
+What the broker lacks is made of facts: counted attempts and notes, delays, released and buried
+messages. A plain job needs none of them: it is published, received and acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from qframe.config import ConnectionSettings
+from qframe.contracts import step as op
+from qframe.contracts.backend import Backend, Capability, Timing
+from qframe.contracts.queue import Sizes
+from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Step
+from qframe.drivers.attempt_log import AttemptEntry, AttemptLog
+from qframe.drivers.broker.kept import KeptMessages
+from qframe.drivers.broker.message import BrokerJob, BrokerMessage
+from qframe.drivers.guard import guarded
+from qframe.drivers.sockets import readable
+from qframe.exceptions import BackendUnavailable
+
+log = logging.getLogger("qframe")
+
+_PAUSE = 1.0
+"""Seconds until delayed messages are looked for again if their facts did not answer."""
+_SURE = 1 / 3
+"""The part of a lease for which it is certain."""
+
+
+class _Stash(threading.local):
+    """Messages that a thread received while it waited."""
+
+    jobs: Sequence[BrokerJob] = ()
+
+
+class BrokerBackend(Backend):
+    """Derive this for a broker: `publish`, `receive` and `acknowledge` are enough.
+
+    `extend`, `give_back` with `longest_release`, `await_messages`, `counted`, `listed` and `purged`
+    add what the broker can. The constructor gets, third, the opener of the facts' backend.
+    """
+
+    capabilities = Capability.RESERVE | Capability.UNCOUNT | Capability.NOTES | Capability.BURY
+    needs_facts = True
+    longest_delay: ClassVar[float] = 0.0
+    """The longest delay in seconds with which the broker takes a message; the others are kept."""
+    longest_release: ClassVar[float | None] = None
+    """The longest delay with which `give_back` works; None: a released message is published anew.
+
+    Choose that if the broker puts what is given back before all others, or drops it after a while.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: ConnectionSettings,
+        facts: Callable[[], Backend],
+        timing: Timing | None = None,
+    ) -> None:
+        self.name = name
+        self.lease = float(settings.retry_after)
+        """Seconds of the lease with which messages are received."""
+        self.timing = timing or Timing()
+        self._facts = facts
+        self._log = AttemptLog(f"attempts:{name[:100]}", facts)
+        self._kept = KeptMessages(name, facts, self.timing, self.look_every)
+        self._stash = _Stash()
+
+    # -- what a driver adds -----------------------------------------------------------------------
+
+    @abstractmethod
+    def publish(self, messages: Sequence[BrokerMessage]) -> None:
+        """Publish messages with their headers; returns once the broker has them for certain.
+
+        It may be repeated with the same ids. Raises `BackendUnavailable`.
+        """
+
+    @abstractmethod
+    def receive(self, queues: Sequence[str], limit: int) -> list[BrokerJob]:
+        """Receive what is there, strictly in the order of the queues. Never waits.
+
+        Makes the jobs with `received`. Raises `BackendUnavailable`.
+        """
+
+    @abstractmethod
+    def acknowledge(self, job: BrokerJob) -> bool:
+        """Remove the delivered message for good. False if the delivery is no longer valid.
+
+        Raises `BackendUnavailable`.
+        """
+
+    def extend(self, job: BrokerJob, seconds: float) -> bool:
+        """Let the delivery's lease end that many seconds from now. False if it has ended.
+
+        By default it lasts as long as it is wanted, for brokers whose lease is a connection.
+        """
+        return True
+
+    def give_back(self, job: BrokerJob, delay: float) -> bool:
+        """Make the delivered message ready again, `delay` seconds from now.
+
+        False if the delivery is no longer valid. Called only with a delay up to `longest_release`.
+        """
+        raise NotImplementedError
+
+    def await_messages(
+        self, queues: Sequence[str], timeout: float, wake: int | None
+    ) -> Sequence[BrokerJob]:
+        """Wait for messages and receive them, until `timeout`, or until `wake` is readable.
+
+        May return nothing when `receive` may find something. By default it only waits.
+        """
+        Backend.wait(self, queues, timeout, wake)
+        return ()
+
+    def counted(self, queue: str) -> Sizes:
+        """Count the messages of a queue in the broker; for `Capability.SIZE`."""
+        raise NotImplementedError
+
+    def listed(self) -> Iterable[str]:
+        """List the queues with messages in the broker; for `Capability.LIST`."""
+        raise NotImplementedError
+
+    def purged(self, queue: str) -> int:
+        """Delete the messages of a queue that nobody has; for `Capability.PURGE`."""
+        raise NotImplementedError
+
+    def received(
+        self,
+        queue: str,
+        raw: bytes,
+        headers: Mapping[str, Any],
+        *,
+        id: str,  # noqa: A002 (the broker's)
+        deliveries: int,
+        delivery: Any,  # noqa: ANN401 (whatever the driver acknowledges it by)
+        asked_at: float,
+        lease: float | None = None,
+    ) -> BrokerJob:
+        """Return the job of a delivery.
+
+        `id` is the broker's, for messages of others. `asked_at` is when it was asked for, by
+        `clock`; `lease` counts from then (default: `retry_after`; `math.inf`: as the connection).
+        """
+        message = BrokerMessage.received(queue, raw, headers, id)
+        job = BrokerJob(message, max(1, deliveries), delivery, 0.0)
+        seconds = self.lease if lease is None else lease
+        job.lasts(asked_at + seconds, asked_at + min(seconds, self.lease) * _SURE)
+        return job
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def apply(self, *steps: Step) -> list[Result]:
+        results: list[Result] = []
+        pushes: list[Push] = []
+        with guarded:
+            for step in steps:
+                job = step.reservation
+                if job is None:
+                    pushes += step.operations  # type: ignore[arg-type] # it gets no others
+                    results.append(APPLIED)
+                elif isinstance(job, BrokerJob):
+                    self._push(pushes)
+                    pushes = []
+                    (operation,) = step.operations
+                    results.append(self._operate(job, operation))  # type: ignore[arg-type] # as well
+                else:
+                    raise TypeError(f"{job!r} is not of this backend")
+            self._push(pushes)
+        return results
+
+    def _push(self, pushes: Sequence[Push]) -> None:
+        if not pushes:
+            return
+        messages = [BrokerMessage.of(each) for each in pushes]
+        late = [each for each in messages if each.delay > self.longest_delay]
+        now = [each for each in messages if each.delay <= self.longest_delay] if late else messages
+        if now:
+            self.publish(now)
+        if late:
+            self._kept.delay(late)
+
+    def _operate(self, job: BrokerJob, operation: op.OfReservation) -> Result:
+        if self.clock() >= job.until:
+            return LOST
+        if not self._is_done(job, operation):
+            job.end()
+            return LOST
+        return APPLIED
+
+    def _is_done(self, job: BrokerJob, operation: op.OfReservation) -> bool:
+        match operation:
+            case op.Start(lease, notes):
+                return self._start(job, lease, notes)
+            case op.Renew(lease):
+                return self._renew(job, lease)
+            case op.Delete():
+                return self._delete(job)
+            case op.Release(delay, _, counted, notes, priority):
+                attempts = job.attempts - (job.started and not counted)
+                return self._release(job, delay, attempts, notes, priority)
+            case op.Bury(notes):
+                return self._replace(job, job.attempts, notes)
+
+    def _start(self, job: BrokerJob, lease: float, notes: bytes) -> bool:
+        """Take the full lease, and log the attempt unless the broker's count is enough."""
+        left = job.until - self.clock()
+        is_fresh = lease * (1 - _SURE) <= left <= lease or left == math.inf
+        if (job.started or not is_fresh) and not self._renew(job, lease):
+            return False
+        if not job.started:
+            if job.logged and not self._note(job, job.attempts + 1, notes):
+                self._drop_duplicate(job)
+                return False
+            job.started, job.attempts = True, job.attempts + 1
+        job.lease, job.notes = lease, notes
+        return True
+
+    def _renew(self, job: BrokerJob, lease: float) -> bool:
+        asked_at = self.clock()
+        if not self.extend(job, lease):
+            return False
+        job.lasts(max(asked_at + lease, _connected(job)), asked_at + lease * _SURE)
+        if job.started and not job.logged:  # a long job: its worker may die
+            self._note(job, job.attempts, job.notes)
+        return True
+
+    def _delete(self, job: BrokerJob) -> bool:
+        done = self.acknowledge(job)
+        job.end()
+        if done and job.message.kept:
+            self._note(job, job.attempts, b"", ended=True)
+        elif done and job.logged:
+            self._log.forget(job.id)
+        return done
+
+    def _release(
+        self, job: BrokerJob, delay: float, attempts: int, notes: bytes | None, priority: int | None
+    ) -> bool:
+        can_go_back = self.longest_release is not None and delay <= self.longest_release
+        if not can_go_back or priority is not None:
+            return self._replace(job, attempts, notes, delay, priority)
+        if not self._note(job, attempts, job.notes if notes is None else notes):
+            return False
+        done = self.give_back(job, delay)
+        job.end()
+        return done
+
+    def _replace(
+        self,
+        job: BrokerJob,
+        attempts: int,
+        notes: bytes | None,
+        delay: float | None = None,
+        priority: int | None = None,
+    ) -> bool:
+        """Keep a copy, delayed or (without a delay) buried, and remove the message.
+
+        The copy, and that the message has ended, are written in one step. What follows may fail:
+        whoever gets the message again drops it, and whoever looks publishes the copy.
+        """
+        notes = job.notes if notes is None else notes
+        copy = job.message.copy(delay or 0.0, attempts, notes, priority)
+        ended = AttemptEntry(attempts, job.deliveries, ended=True)
+        ending = self._log.replacing(job.id, job.known, ended)
+        kept = None
+        if delay is None:
+            keeping = self._kept.burying(copy)
+        else:
+            kept, keeping = self._kept.delaying(copy, claim=delay <= self.longest_delay)
+        (result,) = self._facts().apply(Step(None, *ending, *keeping))
+        if not result.applied:
+            return False
+        job.end()
+        try:
+            self.acknowledge(job)
+            if kept is not None and delay is not None and delay <= self.longest_delay:
+                self.publish([replace(kept.message, delay=delay)])
+                self._kept.published([kept])
+        except BackendUnavailable as error:
+            log.debug("%s: a released job will be published later: %s", self.name, error)
+        return True
+
+    # -- the log of attempts ----------------------------------------------------------------------
+
+    def _recall(self, job: BrokerJob) -> bool:
+        """Read what is known of a message that may have been started before.
+
+        Returns False if it has ended: its acknowledgement was lost, or a copy of it has been begun.
+        """
+        job.known = entry = self._log.read(job.id)
+        if entry is None:
+            return True
+        if entry.ended or (job.message.kept and entry.deliveries >= job.deliveries):
+            return False
+        job.attempts = entry.attempts_before(job.deliveries)
+        job.notes = entry.notes
+        return True
+
+    def _note(self, job: BrokerJob, attempts: int, notes: bytes, *, ended: bool = False) -> bool:
+        """Write the entry of a job unless another delivery has written one."""
+        entry = AttemptEntry(attempts, job.deliveries, notes, ended)
+        if not self._log.replace(job.id, job.known, entry):
+            now = self._log.read(job.id)
+            if now is not None and now not in {job.known, entry}:
+                return False
+        job.known, job.logged = entry, True
+        return True
+
+    def _drop_duplicate(self, job: BrokerJob) -> None:
+        """Remove a message that was published twice, of which the other one was started."""
+        entry = self._log.read(job.id)
+        if job.message.kept and entry is not None and entry.deliveries <= job.deliveries:
+            self._acknowledge_quietly(job)
+
+    def _acknowledge_quietly(self, job: BrokerJob) -> None:
+        with suppress(BackendUnavailable):  # it comes again, and is dropped then
+            self.acknowledge(job)
+
+    # -- reserving --------------------------------------------------------------------------------
+
+    def reserve(
+        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
+    ) -> tuple[list[Reservation], list[Result]]:
+        with guarded:
+            results = self.apply(*first)
+            self._look()
+            jobs, self._stash.jobs = self._stash.jobs, ()
+            found = self._known(job for job in jobs if job.queue in queues)
+            self._return(job for job in jobs if job.queue not in queues)
+            while len(found) < limit and (more := self.receive(queues, limit - len(found))):
+                found += self._known(more)
+            return [*found], results
+
+    def _look(self) -> None:
+        """Publish what is due, if it is time to look for that."""
+        if self._kept.now() >= self._kept.look_at:
+            self._publish_due()
+
+    def _publish_due(self) -> int:
+        try:
+            return self._kept.publish_due(self.publish)
+        except BackendUnavailable as error:
+            self._kept.look_at = self._kept.now() + _PAUSE
+            log.warning("%s: delayed jobs wait: %s", self.name, error)
+            return 0
+
+    def _known(self, jobs: Iterable[BrokerJob]) -> list[BrokerJob]:
+        """Read the log for those that may have been started; drop those that have ended."""
+        found = []
+        for job in jobs:
+            if self.clock() >= job.until:
+                continue
+            if not job.logged or self._recall(job):
+                found.append(job)
+            else:
+                self._acknowledge_quietly(job)
+        return found
+
+    def _return(self, jobs: Iterable[BrokerJob]) -> None:
+        for job in jobs:
+            with suppress(BackendUnavailable):
+                self.apply(job.release())
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
+        with guarded:
+            self._return(job for job in self._stash.jobs if job.queue not in queues)
+            held = [job for job in self._stash.jobs if job.queue in queues]
+            self._stash.jobs = held
+            ends = self.clock() + timeout
+            while not self._stash.jobs:
+                left = ends - self.clock()
+                seconds = max(0.0, min(left, self._kept.look_at - self._kept.now()))
+                self._stash.jobs = self.await_messages(queues, seconds, wake)
+                if seconds >= left or _is_readable(wake):
+                    return
+                if self._kept.now() >= self._kept.look_at and self._publish_due():
+                    return
+
+    # -- messages that wait -----------------------------------------------------------------------
+
+    def sizes(self, queue: str) -> Sizes:
+        with guarded:
+            self._look()
+            there = self.counted(queue)
+            delayed, buried = self._kept.counts(queue)
+        return replace(there, delayed=there.delayed + delayed, buried=there.buried + buried)
+
+    def queues(self) -> list[str]:
+        with guarded:
+            return sorted({*self.listed(), *self._kept.queues()})
+
+    def purge(self, queue: str) -> int:
+        with guarded:
+            return self._kept.purge(queue) + self.purged(queue)
+
+    def kick(self, queue: str) -> int:
+        with guarded:
+            count = self._kept.kick(queue)
+            self._publish_due()
+            return count
+
+    def close(self) -> None:
+        jobs, self._stash.jobs = self._stash.jobs, ()
+        with guarded:
+            self._return(jobs)
+
+
+def _is_readable(wake: int | None) -> bool:
+    return wake is not None and bool(readable([wake], 0.0))
+
+
+def _connected(job: BrokerJob) -> float:
+    """Return `until` of a lease that lasts as long as its connection; 0 for others."""
+    return job.until if job.until == math.inf else 0.0

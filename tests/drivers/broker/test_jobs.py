@@ -1,0 +1,81 @@
+"""What a job can have works on a broker that only delivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from qframe import Queueable, QueueManager, State, batch, chain, job_status, manager
+from qframe.config import ConnectionSettings
+from qframe.contracts.backend import Backend, Timing
+from qframe.jobs import project
+from qframe.testing import drain
+from tests.support.bare_broker import BareBroker, BrokerServer
+
+
+class Shouted(Queueable):
+    word: str
+    fails: int = 0
+    unique = True
+    track = True
+    tries = 2
+    ran: ClassVar[list[str]] = []
+
+    def handle(self) -> str:
+        self.ran.append(self.word)
+        if self.attempts <= self.fails:
+            raise ValueError("no")
+        return self.word
+
+
+class OwnBroker(BareBroker):
+    """A broker of its own for one test."""
+
+    def __init__(
+        self, name: str, settings: ConnectionSettings, facts: Callable[[], Backend]
+    ) -> None:
+        timing = Timing(hold=settings.retry_after)
+        super().__init__(name, BrokerServer(timing), facts, timing)
+
+
+@pytest.fixture
+def queues(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> QueueManager:
+    monkeypatch.setattr(project, "_root", None)
+    monkeypatch.chdir(tmp_path)
+    made = QueueManager(
+        {"default": "own", "jobs": [__name__], "connections": {"own": {"driver": "own"}}}
+    )
+    made.extend("own", OwnBroker)
+    monkeypatch.setattr(manager, "_default", made)
+    Shouted.ran.clear()
+    return made
+
+
+def test_chains_batches_unique_jobs_statuses_and_failures(queues: QueueManager) -> None:
+    first = Shouted.dispatch(word="a").send()
+    assert Shouted.dispatch(word="a").is_duplicate
+    chain([Shouted(word="b", fails=1), Shouted(word="c")]).dispatch()
+    made = batch([Shouted(word="d"), Shouted(word="e", fails=9)]).allow_failures().dispatch()
+    drain("own", "default")
+    assert sorted(Shouted.ran) == ["a", "b", "b", "c", "d", "e", "e"]
+    status = job_status(first)
+    assert status is not None
+    assert (status.state, status.result) == (State.COMPLETE, "a")
+    assert (made.fresh().done, made.fresh().failed) == (1, 1)
+    (record,) = queues.failed_store().all()
+    assert record.attempts == 2
+    assert (len(record.history.attempts), record.history.exceptions) == (2, 2)
+
+
+def test_a_job_that_waits_for_an_hour_is_no_message_before(queues: QueueManager) -> None:
+    Shouted.dispatch(word="late").delay(3600)
+    broker = queues.backend("own")
+    assert isinstance(broker, OwnBroker)
+    drain("own", "default")
+    assert not broker.server.messages
+    broker.timing.skew += 3601
+    drain("own", "default")
+    assert Shouted.ran == ["late"]
