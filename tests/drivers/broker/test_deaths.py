@@ -26,6 +26,14 @@ from qframe.drivers.memory.backend import MemoryBackend
 from tests.support.bare_broker import BareBroker, BrokerServer, VisibleBroker
 
 QUEUE = "q"
+ENDS: tuple[OfReservation, ...] = (
+    Delete(),
+    Release(),
+    Release(5.0),
+    Release(50.0, counted=False),
+    Bury(b"n"),
+    Renew(60.0),
+)
 MESSAGES = [b"%d" % n for n in range(4)]
 
 
@@ -94,15 +102,7 @@ def _live(world: World, seed: int) -> None:
 
 
 def _end(world: World, backend: BareBroker, job: Reservation, author: random.Random) -> None:
-    ends = [
-        Delete(),
-        Release(),
-        Release(5.0),
-        Release(50.0, counted=False),
-        Bury(b"n"),
-        Renew(60.0),
-    ]
-    end: OfReservation = author.choice(ends)
+    end: OfReservation = ENDS[author.randrange(len(ENDS))]
     world.in_doubt |= {job.raw_body} if isinstance(end, Delete) else set()
     (result,) = backend.apply(Step(job, end))
     if isinstance(end, Delete):
