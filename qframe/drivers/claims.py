@@ -43,6 +43,11 @@ def unproven(value: str) -> str:
     return _MARK + value
 
 
+def proven(held: str) -> str:
+    """Return the value of a key whose claim may be unproven."""
+    return held.removeprefix(_MARK)
+
+
 def is_unproven(held: str | None) -> bool:
     """Whether a key holds an unproven claim."""
     return held is not None and held.startswith(_MARK)
@@ -59,7 +64,7 @@ def settle(backend: Backend, refusal: Result) -> None:
     Withdraws a claim whose dispatcher no longer works on it.
     """
     key, held = refusal.key, refusal.holds or ""
-    value, glance = held.removeprefix(_MARK), _FIRST_GLANCE
+    value, glance = proven(held), _FIRST_GLANCE
     while True:
         holds, at_work = backend.read(key, _at_work(value))
         if holds != held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ class FoundJob:
 
     queue: str
     remove: Callable[[], None]
-    """Removes it from the source; does nothing if it is no longer there."""
+    """Removes it from the source; does nothing if it is no longer there. Raises `RedisError`."""
     name: str = "(unreadable)"
     id: str = ""
     args: list[Any] = field(default_factory=list)
@@ -60,8 +61,18 @@ class JobSource(ABC):
 
         Raises `BackendUnavailable`.
         """
-        try:
+        with self._answering():
             yield from self._jobs(change=change)
+
+    def remove(self, found: FoundJob) -> None:
+        """Remove a job that was found. Raises `BackendUnavailable`."""
+        with self._answering():
+            found.remove()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
         except redis.RedisError as error:
             raise BackendUnavailable(f"{self.name}: {one_line(str(error))}") from error
 
@@ -88,7 +99,10 @@ def moment(value: object, what: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise Kept(f"{what} is no time") from None
     try:
         at = datetime.fromisoformat(str(value))
     except ValueError:

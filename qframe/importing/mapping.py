@@ -13,6 +13,7 @@ from qframe.importing.found import FoundJob, Kept
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.registry import Registry
 from qframe.jobs.roundtrip import first_fault
+from qframe.payload import tracebacks
 from qframe.payload.text import one_line, queue_name
 
 _CALL = {"args", "kwargs"}
@@ -43,12 +44,15 @@ class Names:
             job_class = self._registry.find(name)
         except UnknownJob as error:
             raise Kept(f"{one_line(str(error))}: give --map {found.name}=...") from None
+        fields = _fields(job_class, found)
         try:
-            return job_class.from_request(_fields(job_class, found))
+            return job_class.from_request(fields)
         except ValidationError as error:
             raise Kept(f"{job_class.__name__}: {first_fault(error)}") from None
         except InvalidArguments as error:
             raise Kept(one_line(str(error))) from None
+        except Exception as error:  # noqa: BLE001 (a class's own validators may raise anything)
+            raise Kept(f"{job_class.__name__}: {one_line(tracebacks.placed(error))}") from None
 
 
 def _fields(job_class: type[JobDefinition], found: FoundJob) -> dict[str, object]:

@@ -6,12 +6,14 @@ killed, is said again, or runs twice at once pushes each job once, and loses non
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from typing import NamedTuple
 
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
+from qframe.drivers.claims import is_unproven, proven, stands
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.importing.found import FoundJob, JobSource, Kept
 from qframe.importing.mapping import Names
@@ -20,6 +22,7 @@ from qframe.jobs.uniqueness import ONCE, once
 from qframe.manager import QueueManager
 from qframe.payload.envelope import text
 from qframe.payload.text import one_line
+from qframe.payload.timing import LONGEST
 
 _REMEMBERED = 90 * 86400.0
 """Seconds for which a job that was moved is not moved again."""
@@ -72,7 +75,7 @@ class Mover:
         except QframeError as error:
             raise Kept(one_line(str(error))) from None
         if not (keep or dry_run):
-            found.remove()
+            self._source.remove(found)
         return outcome
 
     def _pushed(
@@ -84,6 +87,7 @@ class Mover:
         *,
         dry_run: bool,
     ) -> str:
+        _check_times(found)
         key = once(f"import.{self._source.name}", found.id or "-", _REMEMBERED)
         more: dict[str, object] = {ONCE: key}
         if found.expires is not None:
@@ -92,13 +96,24 @@ class Mover:
             more["priority"] = found.priority
         made = connection.envelope(job)
         connection.add(made, more)
-        if found.id and connection.backend.read(key["key"]) != [None]:
-            return "moved before"
+        (holder,) = connection.backend.read(key["key"]) if found.id else (None,)
         if dry_run:
-            return "moved"
-        if (identity := text({"id": found.id}, "id")) is not None and identity.isprintable():
+            return "moved" if holder is None or is_unproven(holder) else "moved before"
+        if holder is not None and stands(connection.backend, key["key"], proven(holder)):
+            return "moved before"
+        # After a push that was broken off, it has another id than the message of that one.
+        identity = text({"id": found.id}, "id") if holder is None else None
+        if identity is not None and identity.isprintable():
             made.payload["uuid"] = made.payload["id"] = made.uuid = identity
             made.encode()
         delay = 0.0 if found.due is None else max(0.0, found.due - time.time())
         pushed = connection.push_envelope(job, made, queue, delay)
         return "moved" if pushed == made.uuid else "equal one waits"
+
+
+def _check_times(found: FoundJob) -> None:
+    """Raise `Kept` for what is no time, or one that no job waits for."""
+    if found.due is not None and not found.due - time.time() <= LONGEST:
+        raise Kept("it is due in more than 100 years, or never")
+    if found.expires is not None and not math.isfinite(found.expires):
+        raise Kept("it expires at no time")

@@ -29,6 +29,10 @@ class Lifespan:
     def __init__(self, path: str) -> None:
         self._path = path
         self._shown = one_line(path, 100)
+        self.name = f"the lifespan {self._shown}"
+        self.has_ended = False
+        """Whether an async one ended before the jobs did."""
+        self._on_end: Callable[[], None] = lambda: None
         self._make: Callable[[], Any] | None = None
         self._made: Any = None
         self._task: asyncio.Task[None] | None = None
@@ -39,15 +43,22 @@ class Lifespan:
         self._make = named.function("worker.lifespan", self._path)
 
     @contextmanager
-    def around(self, run: RunOnLoop, stops: Callable[[], bool]) -> Iterator[bool]:
+    def around(
+        self,
+        run: RunOnLoop,
+        stops: Callable[[], bool],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> Iterator[bool]:
         """Enters it, and leaves it behind the body; gives whether to go on.
 
         That is false if `stops` became true meanwhile: an `async` one is cancelled then. Raises
-        `ConfigurationError` if it raises while it is entered; what it raises later is logged.
+        `ConfigurationError` if it raises while it is entered; what it raises later is logged. If an
+        `async` one ends while the body runs, `on_end` is called.
         """
+        self._on_end = on_end
         try:
             entered = self._enter(run, stops)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigurationError(
                 f"worker.lifespan: {self._shown!r} cannot be entered: {tracebacks.placed(error)}"
             ) from error
@@ -81,10 +92,8 @@ class Lifespan:
                 self._made.__exit__(None, None, None)
             elif not self._task.done():
                 run(self._end(self._task))
-            elif not self._task.cancelled():  # as it is when a timeout has ended the loop
-                self._task.result()  # raises
-        except Exception:
-            log.exception("the lifespan %s raised when the worker left it", self._shown)
+        except (Exception, SystemExit):
+            log.exception("%s raised when the worker left it", self.name)
 
     # -- an async one lives in one task, for its cancel scopes and context variables ------------
 
@@ -108,9 +117,25 @@ class Lifespan:
             if not entered.done() and stops():
                 task.cancel()
                 await asyncio.wait([task])
-        if task.done() and not task.cancelled():
+                if not task.cancelled():
+                    task.result()  # raises
+                return False
+        if not entered.done():
+            if task.cancelled():
+                raise RuntimeError("its own code cancelled it")
             task.result()  # raises
-        return entered.done()
+        task.add_done_callback(self._note_end)
+        return True
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Tells of an end that nobody asked for, as by the error of a task that it has started."""
+        assert self._over is not None  # noqa: S101 (it has begun)
+        if self._over.is_set():
+            return
+        self.has_ended = True
+        if not task.cancelled():  # as it is when a timeout has ended the loop
+            log.error("%s ended while jobs ran", self.name, exc_info=task.exception())
+        self._on_end()
 
     async def _end(self, task: asyncio.Task[None]) -> None:
         assert self._over is not None  # noqa: S101 (it has begun)

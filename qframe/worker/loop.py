@@ -155,7 +155,9 @@ class Loop:
         lifespan = self._own_lifespan()
         if lifespan is None:
             return self._ran_with_resources()
-        with lifespan.around(execution.run_on_kept_loop, lambda: self.signals.quit) as goes_on:
+        run, signals = execution.run_on_kept_loop, self.signals
+        with lifespan.around(run, lambda: signals.quit, signals.request_stop) as goes_on:
+            signals.look_after(lifespan)
             return self._ran_with_resources() if goes_on else StopReason.INTERRUPTED
 
     def _ran_with_resources(self) -> StopReason:
@@ -555,6 +557,8 @@ class Loop:
                 return StopReason.JOB_INTERRUPTED
             case Interruption():
                 return StopReason.INTERRUPTED
+        if self.runner.lifespan is not None and self.runner.lifespan.has_ended:
+            return StopReason.LIFESPAN
         if not self.signals.quit:
             return None
         number = self.signals.stop_signal

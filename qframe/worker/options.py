@@ -26,6 +26,7 @@ class StopReason(StrEnum):
     TIMED_OUT = "timed out"
     JOB_INTERRUPTED = "job interrupted"
     LOST_BACKEND = "lost backend"
+    LIFESPAN = "lifespan ended"
 
     @property
     def exit_code(self) -> int:
@@ -47,6 +48,7 @@ MOST_JOBS = 10**9
 _EXIT_CODES = {
     StopReason.TIMED_OUT: 1,
     StopReason.JOB_INTERRUPTED: 1,
+    StopReason.LIFESPAN: 1,
     StopReason.MEMORY: 12,
     StopReason.LOST_BACKEND: 69,
 }

@@ -17,6 +17,7 @@ from qframe.drivers import guard
 from qframe.exceptions import Interruption, JobGivenBack, JobInterrupted, JobTimedOut
 from qframe.jobs import current
 from qframe.worker import handlers
+from qframe.worker.lifespan import Lifespan
 from qframe.worker.wakeup import STOPS, WakeUp
 
 log = logging.getLogger("qframe")
@@ -138,8 +139,8 @@ class Signals(WakeUp):
         if self._armed_for:
             self._set_alarm(0)
 
-    def look_after(self, job: Job) -> None:
-        """Restores handlers that a job has replaced, and logs its class."""
+    def look_after(self, job: Job | Lifespan) -> None:
+        """Restores handlers that a job or the lifespan has replaced, and logs which."""
         if self.on_main_thread:
             try:
                 signal.set_wakeup_fd(self._wakes_by, warn_on_full_buffer=False)
@@ -157,7 +158,7 @@ class Signals(WakeUp):
             log.warning(
                 "%s replaced the worker's handler of %s, which would have made it deaf: it is put "
                 "back. A job that wants to clean up uses `finally`.",
-                who,
+                who or "the program",
                 names,
             )
 

@@ -7,13 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import pytest
 import redis
+from pydantic import field_validator
 
 from qframe import Queueable, QueueManager
+from qframe.drivers.claims import PUSHED_WITHIN
 from qframe.exceptions import BackendUnavailable
 from qframe.importing import SOURCES, ImportRow, Mover, Names
 from qframe.importing.mapping import pairs
@@ -47,6 +49,19 @@ class ShopOnce(Queueable):
 
     unique = True
     job_name = "shop.once"
+
+    def handle(self) -> None: ...
+
+
+class ShopPicky(Queueable):
+    x: int
+
+    job_name = "shop.picky"
+
+    @field_validator("x")
+    @classmethod
+    def known(cls, x: int) -> int:
+        return {2: 3}[x]
 
     def handle(self) -> None: ...
 
@@ -341,6 +356,85 @@ def test_a_push_that_fails_removes_nothing(door: Door, monkeypatch: pytest.Monke
     with pytest.raises(BackendUnavailable):
         door.mover("celery").move()
     assert door.state() == before
+
+
+@pytest.mark.parametrize("is_pushed", [False, True], ids=["before", "behind"])
+def test_a_move_that_is_killed_around_its_push_loses_and_doubles_nothing(
+    door: Door, fresh: Path, monkeypatch: pytest.MonkeyPatch, is_pushed: bool
+) -> None:
+    """Where keys are apart from the messages, one without the other is no job that was moved."""
+    door.load("celery")
+    connections = {"here": {"driver": "memory"}, "keys": {"driver": "memory"}}
+    given = {"default": "here", "root": fresh, "connections": connections}
+    door.queues = QueueManager({**given, "store": {"driver": "keys"}})
+    backend: Any = door.queues.connection().backend
+    push = backend.messages.apply
+
+    def killed(*steps: Any) -> NoReturn:
+        if is_pushed:
+            push(*steps)
+        monkeypatch.setattr(backend.facts, "apply", dead)  # nor is anything cleared up
+        raise KeyboardInterrupt
+
+    def dead(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killing:
+        killing.setattr(backend.messages, "apply", killed)
+        with pytest.raises(KeyboardInterrupt):
+            door.mover("celery").move()
+        killing.undo()
+    monkeypatch.undo()
+    monkeypatch.setattr(Registry, "_allowed", lambda *_: True)
+    assert outcomes(door.mover("celery").move(dry_run=True))["moved"] == 6
+    backend.facts.timing.skew += PUSHED_WITHIN + 1
+    assert outcomes(door.mover("celery").move()) == {"moved": 6, "kept": 5}
+    found = door.queues.connection().reserve(["celery", "math"], 100)
+    counted = [job for job in found if job.skip_reason() is None]
+    assert len(found) == 5 + is_pushed  # one is delayed
+    assert len(counted) == 5
+    again = door.mover("celery").move()
+    assert outcomes(again) == {"kept": 5}
+
+
+def test_a_source_that_refuses_a_removal_is_away(door: Door) -> None:
+    door.load("celery")
+    door.redis.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(BackendUnavailable, match=r"^celery: .*NOREPLICAS"):
+            door.mover("celery").move()
+    finally:
+        door.redis.config_set("min-replicas-to-write", 0)
+    counts = outcomes(door.mover("celery").move())
+    assert counts == {"moved": 5, "moved before": 1, "kept": 5}
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"eta": float("inf")}, "due in more than 100 years"),
+        ({"eta": float("nan")}, "due in more than 100 years, or never"),
+        ({"eta": 10**400}, "its eta is no time"),
+        ({"eta": "9999-12-31T00:00:00"}, "due in more than 100 years"),
+        ({"expires": 10**400}, "expires is no time"),
+        ({"expires": float("nan")}, "it expires at no time"),
+        ({"task": "shop.picky"}, "ShopPicky: KeyError: 1"),
+    ],
+)
+def test_what_makes_no_sense_stays_and_ends_nothing(
+    door: Door, headers: dict[str, Any], why: str
+) -> None:
+    for each in (headers, {}):
+        message = {
+            "headers": {"task": "shop.add", "id": str(each), **each},
+            "content-type": "application/json",
+            "properties": {},
+            "body": json.dumps([[1, 2] if each.get("task") is None else [1], {}, {}]),
+        }
+        door.redis.rpush("celery", json.dumps(message))
+    counts = door.mover("celery").move()
+    assert outcomes(counts) == {"kept": 1, "moved": 1}
+    assert why in reasons(counts)[0]
 
 
 def test_hostile_messages_stay(door: Door) -> None:

@@ -9,10 +9,10 @@ import pytest
 from qframe import ConfigurationError
 from qframe.config import load
 from qframe.worker.lifespan import Lifespan
-from tests.support.process import Project
+from tests.support.process import Project, wait_for
 
 MODULE = """
-import asyncio, os
+import asyncio, os, signal
 from contextlib import asynccontextmanager, contextmanager
 from jobs import note
 from qframe import Queueable
@@ -53,6 +53,54 @@ async def slow():
     finally:
         note("cancelled")
     yield
+
+@asynccontextmanager
+async def cancels_itself():
+    asyncio.current_task().cancel()
+    await asyncio.sleep(3600)
+    yield
+
+@contextmanager
+def exits():
+    raise SystemExit(3)
+    yield
+
+@contextmanager
+def exits_at_the_end():
+    yield
+    raise SystemExit(3)
+
+@contextmanager
+def deafens():
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    note("entered")
+    yield
+
+@asynccontextmanager
+async def deafens_on_loop():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
+    note("entered")
+    yield
+
+@asynccontextmanager
+async def ends_early():
+    async def fails():
+        while not (failing and failing.is_set()):
+            await asyncio.sleep(0.01)
+        raise OSError("the connection was lost")
+    global failing
+    failing = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fails())
+        yield
+
+failing = None
+
+class Breaks(Queueable):
+    async def handle(self):
+        failing.set()
+        await asyncio.sleep(1)
+        note("job")
 
 class Inside(Queueable):
     async def handle(self):
@@ -136,6 +184,56 @@ def test_a_signal_to_stop_ends_entering_it(project: Project, worker: str) -> Non
     assert worker_process.wait() == 0
     assert project.notes() == [["entering"], ["cancelled"]]
     assert project.sizes().ready == 2
+
+
+@pytest.mark.parametrize("worker", ["alone", "slots"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("cancels_itself", "RuntimeError: its own code cancelled it"), ("exits", "SystemExit: 3")],
+)
+def test_one_that_ends_itself_instead_is_an_error(
+    project: Project, worker: str, name: str, said: str
+) -> None:
+    configured(project, name)
+    ended = project.work(*WORKERS[worker], "--stop-when-empty").finished()
+    assert ended.code == 2
+    assert f"'life:{name}' cannot be entered: {said}" in ended.one_line()
+    assert project.sizes().ready == 2
+
+
+def test_an_exit_at_the_end_is_an_error_and_no_exit_code(project: Project) -> None:
+    configured(project, "exits_at_the_end")
+    ended = project.work("--stop-when-empty").finished()
+    assert ended.code == 0
+    assert "SystemExit: 3" in ended.err + ended.out
+    assert "stopped (empty): 2 done" in ended.out
+
+
+@pytest.mark.parametrize("worker", ["alone", "slots"])
+@pytest.mark.parametrize("name", ["deafens", "deafens_on_loop"])
+def test_a_worker_hears_its_signals_whatever_it_installs(
+    project: Project, worker: str, name: str
+) -> None:
+    configured(project, name, count=0)
+    worker_process = project.work(*WORKERS[worker])
+    project.wait_for_note("entered")
+    wait_for(lambda: "replaced the worker's handler" in worker_process.err, "the warning")
+    worker_process.signal(signal.SIGTERM)
+    assert worker_process.wait() == 0
+    assert f"the lifespan life:{name} replaced the worker's handler" in worker_process.err
+
+
+@pytest.mark.parametrize("worker", ["alone", "slots"])
+def test_one_that_ends_while_jobs_run_stops_the_worker_behind_them(
+    project: Project, worker: str
+) -> None:
+    configured(project, "ends_early", "Breaks", count=1)
+    worker_process = project.work(*WORKERS[worker])
+    assert worker_process.wait() == 1
+    assert project.notes() == [["job"]]
+    assert "the lifespan life:ends_early ended while jobs ran" in worker_process.err
+    assert "the connection was lost" in worker_process.err
+    assert "stopped (lifespan ended): 1 done" in worker_process.out
 
 
 def test_a_signal_to_stop_leaves_it_after_the_job(project: Project) -> None:

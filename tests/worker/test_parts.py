@@ -292,6 +292,7 @@ def test_exit_codes() -> None:
     assert special == {
         StopReason.TIMED_OUT: 1,
         StopReason.JOB_INTERRUPTED: 1,
+        StopReason.LIFESPAN: 1,
         StopReason.MEMORY: 12,
         StopReason.LOST_BACKEND: 69,
     }

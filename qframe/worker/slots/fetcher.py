@@ -31,10 +31,12 @@ class Fetcher(Loop):
         if lifespan is None:
             return self._run_jobs(lambda: loop.close(self.options.grace))
         try:
-            run, left = loop.loop.run_until_complete, ExitStack()
-            if not left.enter_context(lifespan.around(run, lambda: self.signals.quit)):
+            run, left, signals = loop.loop.run_until_complete, ExitStack(), self.runner.signals
+            around = lifespan.around(run, lambda: signals.quit, signals.request_stop)
+            if not left.enter_context(around):
                 left.close()
                 return StopReason.INTERRUPTED
+            signals.look_beside(loop.loop, [lifespan.name])
             return self._run_jobs(left.close)
         finally:
             loop.close(self.options.grace)
