@@ -36,6 +36,7 @@ from qframe.celery.canvas import (
     signature,
     subtask,
 )
+from qframe.celery.maps import chunks, xmap, xstarmap
 from qframe.celery.running import current_task
 from qframe.celery.task import Task
 
@@ -46,6 +47,7 @@ __all__ = [
     "app_or_default",
     "chain",
     "chord",
+    "chunks",
     "current_app",
     "current_task",
     "group",
@@ -53,6 +55,8 @@ __all__ = [
     "shared_task",
     "signature",
     "subtask",
+    "xmap",
+    "xstarmap",
 ]
 
 missing.refuse_modules()

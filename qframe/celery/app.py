@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from typing import Any, NoReturn, Self, overload
 
-from qframe.celery import broker, conf, jobs, missing, options
+from qframe.celery import broker, conf, jobs, map_tasks, missing, options
 from qframe.celery.apps import TaskRegistry, apps, tasks
 from qframe.celery.canvas import Signature, signature
 from qframe.celery.conf import Conf
@@ -64,7 +64,7 @@ class Celery:
         for name, value in given.items():
             if value is not None:
                 self.conf[_CONF.get(name, name)] = value
-        _may_run(self.conf.include if "include" in given else ())
+        _may_run([*(self.conf.include if "include" in given else ()), map_tasks.__name__])
         if set_as_current or not apps.all:
             apps.all.append(self)
         else:

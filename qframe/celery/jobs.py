@@ -27,6 +27,7 @@ from qframe.jobs.definition import made
 from qframe.jobs.hooks import GENERATORS, refuse_generator, refuse_unrun
 from qframe.jobs.options import check_option
 from qframe.payload import envelope
+from qframe.payload.envelope import OWN_TIMEOUT
 from qframe.schedules.calendar import zone_of
 
 KEY: Final = "celery"
@@ -126,6 +127,7 @@ def _class_elsewhere(name: str) -> type[CeleryJob]:
 
 
 def _began(job: CeleryJob, task: Any) -> TaskCall:
+    signals.process_begins()
     request = request_of(job)
     request.instance = task
     call = TaskCall(task, request)
@@ -156,9 +158,16 @@ def request_of(job: CeleryJob) -> TaskRequest:
             "redelivered": reserved.attempts() > 1,
         },
         expires=envelope.number(reserved.payload, "expiresAt"),
-        timelimit=(None, None) if task is None else (task.time_limit, task.soft_time_limit),
+        timelimit=_limits_of(task, reserved.payload),
         instance=task,
     )
+
+
+def _limits_of(task: Any, message: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return the hard and the soft time limit of a call; of one that has its own, that alone."""
+    if OWN_TIMEOUT in message:
+        return None, envelope.number(message, "timeout")
+    return (None, None) if task is None else (task.time_limit, task.soft_time_limit)
 
 
 def _is_errback(besides: object) -> bool:
@@ -256,7 +265,10 @@ def job_of(
         put(job, "delay", delay)
     if not told["ignore_result"]:
         put(job, "track", _kept(conf.result_expires))
-    if job_class.timeout is None:
+    own_limit = told.get("soft_time_limit") or told.get("time_limit")
+    if own_limit:
+        put(job, "timeout", own_limit)
+    elif job_class.timeout is None:
         limit = conf.task_soft_time_limit or conf.task_time_limit or 0
         put(job, "timeout", limit)
     put(job, "display_name", told.get("shadow"))
@@ -265,6 +277,8 @@ def job_of(
         besides["uuid"] = str(told["task_id"])
     if errback:
         besides[KEY] = {ERRBACK: True}
+    if own_limit:
+        besides[OWN_TIMEOUT] = True
     if besides:
         put(job, "besides", besides)
     return job

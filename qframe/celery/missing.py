@@ -13,7 +13,6 @@ from qframe.celery.exceptions import NotSupported
 from qframe.payload.text import nearest
 
 PACKAGE: Final = "qframe.celery"
-_GROUP = "group(task.s(x) for x in ...)"
 
 MODULES: Final = {
     "app": "from qframe.celery import Celery, Task, shared_task",
@@ -37,10 +36,7 @@ MODULES: Final = {
 NAMES: Final = {
     "abstract": "qframe.celery.Task as the base of classes",
     "bugreport": "qframe check",
-    "chunks": _GROUP,
     "uuid": "uuid.uuid4",
-    "xmap": _GROUP,
-    "xstarmap": _GROUP,
 }
 """Names of the package."""
 
@@ -49,8 +45,6 @@ SIGNALS: Final = {
     "after_setup_task_logger": "logging.config in the application",
     "beat_embedded_init": "events.WorkerStarting",
     "beat_init": "events.WorkerStarting",
-    "celeryd_after_setup": "events.WorkerStarting",
-    "celeryd_init": "events.WorkerStarting",
     "heartbeat_sent": "qframe workers",
     "import_modules": "app.conf.imports",
     "setup_logging": "logging.config in the application",
@@ -61,12 +55,6 @@ SIGNALS: Final = {
     "task_unknown": "events.JobFailed, with UnknownJob",
     "user_preload_options": "qframe.toml",
     "worker_before_create_process": "events.WorkerStarting",
-    "worker_init": "events.WorkerStarting",
-    "worker_process_init": "events.WorkerStarting",
-    "worker_process_shutdown": "events.WorkerStopping",
-    "worker_ready": "events.WorkerStarting",
-    "worker_shutdown": "events.WorkerStopping",
-    "worker_shutting_down": "events.WorkerStopping",
 }
 
 OF_APP: Final = {
@@ -101,18 +89,14 @@ OF_TASK: Final = {
     "add_to_chord": "a chord with all its tasks, or qframe.batch",
     "add_trail": "app.conf.beat_schedule, chain, group and chord",
     "backend": "self.AsyncResult(id), or qframe.job_status",
-    "chunks": _GROUP,
-    "map": _GROUP,
     "rate_limit": "RateLimited of qframe.middleware, on a Queueable",
     "replace": "a chain, or a dispatch of the other task",
     "replace_in_chord": "a chain",
     "send_event": "qframe.events",
     "send_events": "nothing: qframe.events are always there",
     "signature_from_request": "self.signature(args, kwargs)",
-    "starmap": _GROUP,
     "start_strategy": "qframe.middleware",
     "subtask_from_request": "self.signature(args, kwargs)",
-    "update_state": "qframe.current_job().progress(0.4, 'rows read')",
 }
 
 OF_RESULT: Final = {

@@ -46,7 +46,9 @@ OF_CALLS: Final = {
     "priority",
     "queue",
     "shadow",
+    "soft_time_limit",
     "task_id",
+    "time_limit",
 }
 """What `apply_async` takes, besides `args` and `kwargs`."""
 
@@ -93,8 +95,6 @@ _INSTEAD: Final = {
     "store_eager_result": "qframe.testing.drain in tests",
     "store_errors_even_if_ignored": "nothing: failed tasks are always kept",
     "throws": "nothing: log as you like, and catch what is expected",
-    "time_limit": "time_limit of the task",
-    "soft_time_limit": "soft_time_limit of the task",
     "trail": "AsyncResult.parent of a chain",
 }
 

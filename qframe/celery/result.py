@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from qframe import manager
-from qframe.celery import missing, running, states
+from qframe.celery import custom, missing, running, states
 from qframe.celery.apps import apps, tasks
 from qframe.celery.calls import TaskCall
 from qframe.celery.exceptions import (
@@ -77,9 +77,22 @@ class AsyncResult:
     def state(self) -> str:
         """PENDING, STARTED, RETRY, SUCCESS, FAILURE, REVOKED or IGNORED.
 
-        PENDING also if its status is not kept (any more), or was never.
+        Or what the task itself has said with `update_state`. PENDING also if its status is not kept
+        (any more), or was never.
         """
-        return states.state_of(self._status())
+        status = self._status()
+        custom_state = self._custom(status)
+        return states.state_of(status) if custom_state is None else custom_state.state
+
+    def _custom(self, status: JobStatus | None) -> custom.CustomState | None:
+        """Return the state that the task gave itself in the attempt that runs, or ignored."""
+        word = states.state_of(status)
+        if word not in {states.PENDING, states.STARTED, states.IGNORED}:
+            return None
+        found = custom.read(self.app, self.id)
+        if found is None or status is None or found.attempt is None:
+            return found
+        return found if found.attempt >= status.attempt else None
 
     @property
     def status(self) -> str:
@@ -100,8 +113,11 @@ class AsyncResult:
 
     @property
     def result(self) -> Any:
-        """What it returned, as JSON has it, or the exception that it failed with."""
+        """What it returned, as JSON has it, the exception that it failed with, or its `meta`."""
         status = self._status()
+        said = self._custom(status)
+        if said is not None:
+            return _exception_in(said) if said.state in states.EXCEPTION_STATES else said.meta
         if status is None:
             return None
         return status.result if status.state is State.COMPLETE else _error_of(status)
@@ -222,6 +238,7 @@ class AsyncResult:
         key = key_of(self.id)
         if key is not None:
             manager.default().connection(self.app.connection_name).store.delete(key)
+        custom.forget(self.app, self.id)
         if self.parent is not None:
             self.parent.forget()
 
@@ -405,6 +422,14 @@ def _error_of(status: JobStatus) -> BaseException | None:
         return None
     task = tasks.get(status.name)
     return rebuilt(*status.exception, "" if task is None else task.__module__)
+
+
+def _exception_in(said: custom.CustomState) -> BaseException:
+    """Return the exception of a state such as FAILURE that a task gave itself."""
+    meta = said.meta if isinstance(said.meta, dict) else {}
+    message = meta.get("exc_message", said.meta)
+    shown = ", ".join(map(str, message)) if isinstance(message, list | tuple) else str(message)
+    return rebuilt(str(meta.get("exc_type", "Exception")), shown)
 
 
 def rebuilt(kind: str, message: str, module: str = "") -> BaseException:

@@ -1,13 +1,19 @@
-"""Signals: what is called before and after a task runs, and around its dispatch."""
+"""Signals: what is called before and after a task runs, around its dispatch, and by a worker."""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from qframe import events
 from qframe.celery import missing
+from qframe.celery.apps import apps
 from qframe.celery.missing import SIGNALS
+from qframe.drivers import process
 
 log = logging.getLogger("qframe")
 
@@ -95,6 +101,50 @@ def _is(sender: object, wanted: object) -> bool:
     return sender is wanted or (isinstance(wanted, str) and wanted in names)
 
 
+class WorkerSignal(TaskSignal):
+    """A signal of a worker, which qframe's events bring about."""
+
+    @overload
+    def connect(
+        self,
+        receiver: F,
+        sender: object = None,
+        weak: bool = False,
+        dispatch_uid: Hashable | None = None,
+    ) -> F: ...
+
+    @overload
+    def connect(
+        self,
+        receiver: None = None,
+        sender: object = None,
+        weak: bool = False,
+        dispatch_uid: Hashable | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def connect(
+        self,
+        receiver: Callable[..., Any] | None = None,
+        sender: object = None,
+        weak: bool = False,
+        dispatch_uid: Hashable | None = None,
+    ) -> Any:
+        """Call a function at each signal, as `TaskSignal.connect`."""
+        for kind, listener in _OF_EVENTS.items():
+            events.forget(listener)  # also one that a test's end has removed
+            events.listen(kind)(listener)
+        return super().connect(receiver, sender, weak, dispatch_uid)
+
+
+@dataclass(frozen=True)
+class WorkerSender:
+    """The sender of a worker's signals."""
+
+    hostname: str
+    """The worker's host."""
+    app: Any
+
+
 before_task_publish: Final = TaskSignal("before_task_publish")
 after_task_publish: Final = TaskSignal("after_task_publish")
 task_prerun: Final = TaskSignal("task_prerun")
@@ -102,6 +152,56 @@ task_postrun: Final = TaskSignal("task_postrun")
 task_success: Final = TaskSignal("task_success")
 task_failure: Final = TaskSignal("task_failure")
 task_retry: Final = TaskSignal("task_retry")
+celeryd_init: Final = WorkerSignal("celeryd_init")
+celeryd_after_setup: Final = WorkerSignal("celeryd_after_setup")
+worker_init: Final = WorkerSignal("worker_init")
+worker_process_init: Final = WorkerSignal("worker_process_init")
+worker_ready: Final = WorkerSignal("worker_ready")
+worker_shutting_down: Final = WorkerSignal("worker_shutting_down")
+worker_shutdown: Final = WorkerSignal("worker_shutdown")
+worker_process_shutdown: Final = WorkerSignal("worker_process_shutdown")
+
+_begun: set[int] = set()
+"""The pid of this process, once `worker_process_init` was sent in it."""
+
+
+def process_begins() -> None:
+    """Send `worker_process_init`, once in each process that runs tasks."""
+    pid = os.getpid()
+    if pid not in _begun:
+        _begun.add(pid)
+        worker_process_init.send(sender=None)
+
+
+def _starting(event: events.WorkerStarting) -> None:  # noqa: ARG001 (the listener's)
+    worker, conf = _sender(), apps.current().conf
+    celeryd_init.send(sender=worker.hostname, instance=worker, conf=conf, options={})
+    celeryd_after_setup.send(sender=worker.hostname, instance=worker, conf=conf)
+    worker_init.send(sender=worker)
+    process_begins()
+    worker_ready.send(sender=worker)
+
+
+def _interrupted(event: events.WorkerInterrupted) -> None:
+    worker_shutting_down.send(
+        sender=_sender().hostname, sig=signal.Signals(event.signal).name, how="Warm", exitcode=0
+    )
+
+
+def _stopping(event: events.WorkerStopping) -> None:
+    worker_process_shutdown.send(sender=None, pid=os.getpid(), exitcode=event.status)
+    worker_shutdown.send(sender=_sender())
+
+
+def _sender() -> WorkerSender:
+    return WorkerSender(process.NAME, apps.current())
+
+
+_OF_EVENTS: Final[dict[Any, Callable[[Any], None]]] = {
+    events.WorkerStarting: _starting,
+    events.WorkerInterrupted: _interrupted,
+    events.WorkerStopping: _stopping,
+}
 
 
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, ClassVar, Final, NoReturn
 
-from qframe.celery import jobs, missing, options, running, states
+from qframe.celery import custom, jobs, maps, missing, options, running, states
 from qframe.celery.apps import apps, tasks
 from qframe.celery.calls import ExceptionInfo, TaskCall
 from qframe.celery.canvas import Signature, listed
@@ -16,10 +16,12 @@ from qframe.celery.exceptions import MaxRetriesExceededError, NotSupported, Reje
 from qframe.celery.result import AsyncResult, EagerResult
 from qframe.celery.running import TaskRequest
 from qframe.celery.values import plain, restored
+from qframe.jobs.current import current_job
 from qframe.payload.envelope import new_uuid
 from qframe.resources.giving import with_resources
 
 _UNSET: Final = object()
+_NUMBER: Final = (int, float)
 _DECLARED: Final = ("queue", "priority", "expires", "ignore_result")
 
 
@@ -86,7 +88,8 @@ class Task:
 
         `countdown` (seconds) or `eta` (datetime) say when, `expires` (seconds or datetime) until
         when it may begin; `queue`, `priority`, `task_id`, `ignore_result`, `shadow` (shown to
-        people), `link` and `link_error`. Raises `TypeError` for arguments that the task does not
+        people), `link` and `link_error`; `soft_time_limit` or `time_limit` (seconds) in place of
+        those of the task. Raises `TypeError` for arguments that the task does not
         take, `NotSupported` for another option, and what goes wrong with the push.
         """
         sent: AsyncResult = self.signature(args, kwargs)._send(given)  # noqa: SLF001 (its own)
@@ -204,6 +207,30 @@ class Task:
         request.retry = found
         return found
 
+    def update_state(
+        self, task_id: str | None = None, state: str | None = None, meta: Any = None
+    ) -> None:
+        """Give the task, or another by its id, a state of its own, with `meta` as its `info`.
+
+        It stands until the attempt ends. With numbers `current` and `total` in `meta`, the page
+        shows the progress. Run here and now, a task keeps none. Raises `ValueError` if it has no
+        state or `meta` has more than 64 KB of JSON, and `TypeError` for what JSON cannot carry.
+        """
+        request = self.request
+        identity = task_id or request.id
+        if not state or identity is None:
+            raise ValueError("update_state takes a state, and outside of a task its id")
+        if request.is_eager and identity == request.id:
+            return
+        own = identity == request.id and not request.called_directly
+        custom.keep(
+            self.app,
+            identity,
+            custom.CustomState(state, meta, request.retries + 1 if own else None),
+        )
+        if own and isinstance(meta, dict):
+            _show_progress(meta, state)
+
     # -- signatures -------------------------------------------------------------------------------
 
     def signature(
@@ -224,6 +251,18 @@ class Task:
     def si(self, *args: Any, **kwargs: Any) -> Signature:
         """Return a signature that does not take the result before it."""
         return self.signature(args, kwargs, immutable=True)
+
+    def map(self, it: Iterable[Any]) -> Signature:
+        """Return one task that calls this one with each item in turn: `~add.map([1, 2])`."""
+        return maps.xmap(self, it)
+
+    def starmap(self, it: Iterable[Sequence[Any]]) -> Signature:
+        """As `map`; each item is a list of arguments."""
+        return maps.xstarmap(self, it)
+
+    def chunks(self, it: Iterable[Sequence[Any]], n: int) -> Any:
+        """Return a group of `starmap`, each of at most `n` items."""
+        return maps.chunks(self, it, n)
 
     def AsyncResult(self, task_id: str) -> AsyncResult:  # noqa: N802 (Celery's name)
         """Return the result of a call, by its id."""
@@ -325,6 +364,15 @@ def name_of(module: str, name: str, app: Any) -> str:
     if module == "__main__" and app is not None and app.main:
         module = app.main
     return f"{module}.{name}"
+
+
+def _show_progress(meta: Mapping[str, Any], state: str) -> None:
+    current, total = meta.get("current"), meta.get("total")
+    running_job = current_job()
+    if running_job is None or not (isinstance(current, _NUMBER) and isinstance(total, _NUMBER)):
+        return
+    if total > 0:
+        running_job.progress(min(1.0, max(0.0, current / total)), state)
 
 
 def _raise(error: BaseException) -> NoReturn:

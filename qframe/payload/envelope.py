@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("qframe")
 
 PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
+OWN_TIMEOUT = "ownTimeout"
+"""Payload key: the timeout is that of this one job, and goes before that of its class."""
 _METHODS = {"", "handle", "fire"}
 
 

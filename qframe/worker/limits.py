@@ -11,6 +11,7 @@ from qframe.contracts.job import Job
 from qframe.exceptions import JobInterrupted, JobTimedOut, MaxAttemptsExceeded, ModelMissing
 from qframe.jobs.definition import JobDefinition
 from qframe.payload import envelope
+from qframe.payload.envelope import OWN_TIMEOUT
 from qframe.payload.timing import iso
 from qframe.worker.options import LONGEST, WorkerOptions
 
@@ -48,7 +49,7 @@ class Limits:
         self._options = options
 
         timeout = None if declared is None else declared.timeout
-        if timeout is None:
+        if timeout is None or OWN_TIMEOUT in message:
             sent = message.get("timeout") is not None
             timeout = self._sent("timeout", options.timeout) if sent else options.timeout
         self.timeout = min(timeout, LONGEST)

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from qframe import QueueManager, find_flow
-from qframe.celery import Signature, chain, chord, group, maybe_signature, signature, subtask
+from qframe.celery import (
+    Signature,
+    chain,
+    chord,
+    chunks,
+    group,
+    maybe_signature,
+    signature,
+    subtask,
+    xmap,
+    xstarmap,
+)
 from qframe.celery.exceptions import ChordError, NotSupported, TimeoutError  # noqa: A004 (Celery's name)
 from qframe.celery.result import AsyncResult, GroupResult
 from qframe.testing import Drained, drain, travel
@@ -315,3 +326,31 @@ def test_inverted_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     app.conf.task_always_eager = True
     assert ~(add.s(1, 1) | add.s(2)) == 4
     assert isinstance(add.s(1), Signature)
+
+
+# -- maps -----------------------------------------------------------------------------------------
+
+
+def test_a_map_is_one_task_that_calls_another_with_each_item() -> None:
+    assert given(identity.map(range(3))) == [0, 1, 2]
+    assert given(add.starmap(zip(range(3), range(3), strict=True))) == [0, 2, 4]
+    assert given(chain(add.s(1, 2), identity.map([5, 6]), xsum.s())) == 11
+    assert given(group(identity.map([1]), add.starmap([(2, 3)]))) == [[1], [5]]
+    assert identity.map([1]) == xmap(identity.s(), [1])
+    assert add.starmap([(1, 2)]) == xstarmap(add.s(), [(1, 2)])
+    back = signature(json.loads(json.dumps(identity.map([1, 2]))))
+    assert given(back) == [1, 2]
+    assert identity.map([1, 2]).apply().get() == [1, 2]
+
+
+def test_chunks_are_a_group_of_parts_of_the_list() -> None:
+    items = [(n, n) for n in range(5)]
+    parts = add.chunks(items, 2)
+    assert (isinstance(parts, group), len(parts)) == (True, 3)
+    assert given(parts) == [[0, 2], [4, 6], [8]]
+    assert given(parts.group()) == [[0, 2], [4, 6], [8]]
+    assert given(chunks(add.s(), iter(items), 10)) == [[0, 2, 4, 6, 8]]
+    assert given(chord(add.chunks([(1, 1), (2, 2)], 1), identity.s())) == [[2], [4]]
+    assert parts.apply().get() == [[0, 2], [4, 6], [8]]
+    with pytest.raises(ValueError, match="a chunk has at least one item, not 0"):
+        add.chunks(items, 0)
