@@ -191,6 +191,24 @@ class Slow:
         self.thread = threading.get_ident()
 
 
+class Gate:
+    """What `make_slowly` waits for."""
+
+    begun: asyncio.Event
+    may_end: asyncio.Event
+
+
+async def make_slowly() -> str:
+    told.append("slow begun")
+    Gate.begun.set()
+    try:
+        await Gate.may_end.wait()
+    except asyncio.CancelledError:
+        told.append("slow broken off")
+        raise
+    return "slow"
+
+
 def broken() -> None:
     told.append("broken")
     raise OSError("no route")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,10 +16,12 @@ import pytest
 from qframe import (
     InvalidJob,
     JobDefinitionError,
+    JobTimedOut,
     Queueable,
     QueueManager,
     Resource,
     chain,
+    dispatch,
     dispatch_sync,
     manager,
     queueable,
@@ -35,6 +38,7 @@ from tests.resources.rooms import (
     BadEndOnLoop,
     Broken,
     Every,
+    Gate,
     Inherits,
     Many,
     OfNoJob,
@@ -121,6 +125,17 @@ class TestWhereItIsCalled:
 
         asyncio.run(inside())
         assert told == ["async context made", "async context closed"] * 2
+
+    def test_the_end_of_a_loop_closes_the_last_one_first(self) -> None:
+        async def inside() -> None:
+            await dispatch(Every())
+            assert drain(raises=True).done == 1
+
+        for _ in range(5):  # without order, they are sometimes in order
+            told.clear()
+            asyncio.run(inside())
+            closed = [each.removesuffix(" closed") for each in told if each.endswith(" closed")]
+            assert closed == ["top", "async context", "async generator", "context", "generator"]
 
     def test_chunks(self) -> None:
         for number in range(4):
@@ -254,6 +269,69 @@ class TestErrors:
             asked = [threads.submit(scope.values, [Need("it", 0, Slow)]) for _ in range(10)]
             assert len({id(each.result()["it"]) for each in asked}) == 1
         assert Slow.made == 1
+
+    def test_ten_threads_at_once_have_one_error(self) -> None:
+        Slow.made, scope = 0, ResourceScope()
+
+        def fails() -> None:
+            Slow()
+            raise OSError
+
+        with ThreadPoolExecutor(10) as threads:
+            asked = [threads.submit(scope.values, [Need("it", 0, fails)]) for _ in range(10)]
+            assert {type(each.exception()) for each in asked} == {OSError}
+        assert Slow.made == 1
+
+    def test_who_waits_for_one_whose_job_was_ended_makes_it(self) -> None:
+        began, ends, scope = threading.Event(), threading.Event(), ResourceScope()
+
+        def make() -> str:
+            if not began.is_set():
+                began.set()
+                ends.wait()
+                raise JobTimedOut
+            return "made"
+
+        need = [Need("it", 0, make)]
+
+        async def ask() -> Any:
+            asyncio.get_running_loop().call_soon(ends.set)  # comes once it waits
+            return await scope.values_on_loop(need)
+
+        with ThreadPoolExecutor(3) as threads:
+            first = threads.submit(scope.values, need)
+            began.wait()
+            others = [threads.submit(scope.values, need), threads.submit(asyncio.run, ask())]
+            assert isinstance(first.exception(), JobTimedOut)
+            assert [each.result() for each in others] == [{"it": "made"}] * 2
+
+    def test_a_factory_that_blocks_leaves_the_loop_to_others(self) -> None:
+        goes_on, scope = threading.Event(), ResourceScope()
+
+        async def ask() -> Any:
+            asyncio.get_running_loop().call_soon(goes_on.set)
+            return await scope.values_on_loop([Need("it", 0, lambda: goes_on.wait(20))])
+
+        assert asyncio.run(ask()) == {"it": True}
+
+    def test_one_is_broken_off_when_nobody_waits_any_more(self) -> None:
+        scope, need = ResourceScope(), [Need("it", 0, rooms.make_slowly)]
+
+        async def ask() -> Any:
+            Gate.begun, Gate.may_end = asyncio.Event(), asyncio.Event()
+            both = [asyncio.create_task(scope.values_on_loop(need)) for _ in range(2)]
+            await Gate.begun.wait()
+            both[0].cancel()
+            await asyncio.sleep(0.01)
+            assert told == ["slow begun"]
+            both[1].cancel()
+            await asyncio.wait(both)
+            again = asyncio.create_task(scope.values_on_loop(need))
+            Gate.may_end.set()
+            return await again
+
+        assert asyncio.run(ask()) == {"it": "slow"}
+        assert told == ["slow begun", "slow broken off", "slow begun"]
 
     def test_ten_tasks_and_threads_at_once_have_one(self) -> None:
         Slow.made, scope, need = 0, ResourceScope(), [Need("it", 0, Slow)]

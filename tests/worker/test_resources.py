@@ -305,3 +305,37 @@ def test_a_fork_of_a_job_makes_its_own_and_closes_none_of_the_worker(
     for pid in pids:
         own = [line[1] for line in closed if line[2] == pid]
         assert own == [line[1] for line in made if line[2] == pid][::-1]
+
+
+FORKING = """
+import os, sys
+from typing import Annotated
+from qframe import Queueable, Resource, dispatch_sync
+from jobs import note
+
+def make():
+    note("made", os.getpid())
+    try:
+        yield "it"
+    finally:
+        note("closed", os.getpid())
+
+class Forks(Queueable):
+    def handle(self, it: Annotated[str, Resource(make)]):
+        return os.fork()
+"""
+
+
+def test_a_fork_that_lives_on_closes_none_of_its_parent(project: Project) -> None:
+    project.write("forking.py", FORKING)
+    ended = project.program(
+        "import gc, os, sys\nfrom qframe import dispatch_sync\nimport forking\n"
+        "child = dispatch_sync(forking.Forks())\n"
+        "gc.collect()\n"
+        "if child: os.waitpid(child, 0)\n"
+        "else: sys.exit()\n"
+    )
+    assert ended.code == 0, ended.err
+    (made, closed) = project.notes()
+    assert [made[0], closed[0]] == ["made", "closed"]
+    assert made[1] == closed[1]
