@@ -37,6 +37,12 @@ def test_the_sources_have_all_pages_and_no_link_out_of_them(tmp_path: Path) -> N
     assert (tmp_path / "concepts" / "guarantees.md").exists()
 
 
+def test_a_file_of_a_page_is_shown_with_its_name(tmp_path: Path) -> None:
+    pages.write(tmp_path)
+    page = (tmp_path / "features" / "jobs.md").read_text()
+    assert "```{code-block} python\n:caption: mail.py\n" in page
+
+
 def test_the_reference_is_made_from_the_code() -> None:
     made = {name: make() for name, make in reference.PAGES.items()}
     assert (

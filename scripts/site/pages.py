@@ -11,6 +11,7 @@ from scripts.site import diagrams, reference
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)((?:#[^)\s]*)?)\)")
+_FILE = re.compile(r"^```(\w+) file=(\S+)$", re.MULTILINE)
 _FROM_README = {
     "Five minutes": "start/five-minutes.md",
 }
@@ -69,6 +70,7 @@ def _put(target: Path, name: str, text: str, source: Path) -> None:
         return f"[{words}]({os.path.relpath(to, here)}{anchor})"
 
     parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.DOTALL | re.MULTILINE)
+    parts = [_FILE.sub(r"```{code-block} \1\n:caption: \2", part) for part in parts]
     text = "".join(p if p.lstrip().startswith("```") else _LINK.sub(linked, p) for p in parts)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(diagrams.drawn(text), encoding="utf-8")
