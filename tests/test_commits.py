@@ -77,6 +77,21 @@ def test_it_is_never_pushed_after_a_rollback(
     assert waiting(qframe_database) == 0
 
 
+def test_it_is_never_pushed_after_the_session_was_closed(
+    qframe_database: QueueManager, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "qframe.dispatch")
+    insert(session)
+    dispatch(Welcome()).after_commit(session).send()
+    with session.begin_nested():
+        dispatch(Welcome()).after_commit(session).send()
+    session.close()
+    assert "not dispatched, as the transaction was not committed: 2" in caplog.messages
+    insert(session)
+    session.commit()
+    assert waiting(qframe_database) == 0
+
+
 def test_a_savepoint_that_is_rolled_back_takes_its_dispatches_along(
     qframe_database: QueueManager, session: Session
 ) -> None:

@@ -118,12 +118,13 @@ def print_hint(root: Path, command: str) -> None:
 
 
 def _other_file(file: Path | None, origin: config.Origin) -> str:
-    """Names a database in a folder above if one is made here for want of configuration."""
+    """Says what a database may mean that is made here for want of configuration."""
     if file is None or file.exists() or not origin.is_nothing:
         return ""
     above = (folder / file.name for folder in file.parent.parents)
     there = (one_line(str(path), 200) for path in above if path.is_file())
-    return next((f"{path} is there already: is this the right folder?" for path in there), "")
+    found = next((f"{path} is there already: is this the right folder?" for path in there), "")
+    return found or "no job waits in a new database: start where the program that dispatches does"
 
 
 def _django() -> str:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from qframe.console import completion, numbers, place, pool, title
+from qframe.console import completion, numbers, place, pool, title, unworked
 from qframe.console.connections import configured
 from qframe.console.health import HealthFileOption
 from qframe.console.numbers import MANY, seconds, whole
@@ -198,6 +198,7 @@ def _run(worker: Worker, output: Output, where: JobsPlace | None) -> int:
     options = worker.options
     if where is not None:  # otherwise the pool prints it for all
         output.header(where, options, queues=worker.queues)
+        unworked.tell(worker, output)
     title.show(worker)
     _leave_quietly(worker)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -86,9 +87,11 @@ def _when_session_commits(
     if _KEY not in session.info:
         event.listen(session, "after_commit", _committed)
         event.listen(session, "after_soft_rollback", _rolled_back)
+        event.listen(session, "after_transaction_end", _ended)
     session.info.setdefault(_KEY, []).append((within, act, is_faked))
 
 
+log = logging.getLogger("qframe.dispatch")
 _KEY = "qframe: when it is committed"
 """Key, in a session, of the waiting calls, each with its innermost transaction."""
 
@@ -112,7 +115,16 @@ def _when_outermost_commits(
 
 
 def _rolled_back(session: Any, ended: Any) -> None:  # noqa: ANN401
-    session.info[_KEY] = [each for each in session.info[_KEY] if not _is_within(each[0], ended)]
+    waiting = session.info[_KEY]
+    session.info[_KEY] = [each for each in waiting if not _is_within(each[0], ended)]
+    if dropped := len(waiting) - len(session.info[_KEY]):
+        log.info("not dispatched, as the transaction was not committed: %d", dropped)
+
+
+def _ended(session: Any, ended: Any) -> None:  # noqa: ANN401
+    """Drop what waited for a transaction that was closed, which is no rollback to SQLAlchemy."""
+    if ended.parent is None:
+        _rolled_back(session, ended)
 
 
 def _is_within(transaction: Any, ended: Any) -> bool:  # noqa: ANN401

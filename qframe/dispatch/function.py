@@ -77,6 +77,8 @@ if TYPE_CHECKING:
         middleware: Sequence[Middleware]
 
 
+_ELSEWHERE = {"delay", "apply_async", "send", "enqueue", "kiq", "s"}
+"""What other queues call a dispatch."""
 P = ParamSpec("P")
 R = TypeVar("R")
 C_co = TypeVar("C_co", covariant=True)
@@ -107,6 +109,15 @@ class QueueableFunction(Generic[P, C_co, R_co]):
     def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> PendingDispatch[R_co]:
         """Dispatch one call of the function."""
         return dispatch(self.job(*args, **kwargs))
+
+    if not TYPE_CHECKING:  # a checker has to refuse what is not there
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (nothing)
+            shown = getattr(self.__dict__.get("job_class"), "__name__", "function")
+            hint = f": dispatch it by {shown}.dispatch(...)" if name in _ELSEWHERE else ""
+            raise AttributeError(
+                f"the @queueable {shown} has no {name!r}{hint}", name=name, obj=self
+            )
 
     def __repr__(self) -> str:
         return f"<queueable {self.job_class.__module__}.{self.job_class.__qualname__}>"

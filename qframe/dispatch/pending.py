@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar, overload
@@ -329,5 +330,12 @@ def check_job(job: object) -> None:
 def no_job(given: object) -> InvalidJob:
     """Return the error for an object that is not a job."""
     shown = given.__name__ if isinstance(given, type) else type(given).__name__
-    hint = f"{shown}(...)" if isinstance(given, type) else "a Queueable"
-    return InvalidJob(f"dispatch takes a job, not {shown}: give {hint}")
+    if isinstance(given, type):
+        hint = f"give {shown}(...)"
+    elif hasattr(given, "job_class"):
+        hint = f"give {given.job_class.__qualname__}.job(...)"
+    elif inspect.isfunction(given):
+        hint = f"put @queueable above {given.__name__}, and give {given.__name__}.job(...)"
+    else:
+        hint = "give a Queueable; of a @queueable function f that is f.job(...), as f(...) runs it"
+    return InvalidJob(f"dispatch takes a job, not {shown}: {hint}")

@@ -249,7 +249,9 @@ class JobDefinition(Options, Durable, Returns):
         if cls.fixed_name:
             return cls.fixed_name
         if not cls.is_runnable():
-            raise InvalidJob(f"{cls.__name__} has no handle method")
+            raise InvalidJob(
+                f"{cls.__name__} has no handle method: write what it does in def handle(self)"
+            )
         module, trouble = project.main_module()
         if trouble:
             raise InvalidJob(f"{cls.__name__} {trouble}")
@@ -547,7 +549,8 @@ def made(job_class: Callable[P, J], /, *args: P.args, **fields: P.kwargs) -> J:
         return job_class(*args, **fields)
     except ValidationError as error:
         name = getattr(job_class, "__name__", "the job")
-        raise InvalidJob(f"{name}: {first_fault(error)}") from None
+        fault = "its fields are given by name, not by position" if args else first_fault(error)
+        raise InvalidJob(f"{name}: {fault}") from None
 
 
 def _refuse_taken_name(cls: type[JobDefinition]) -> None:
@@ -688,7 +691,11 @@ _warned: set[tuple[type, str]] = set()
 def _warn_once(cls: type, key: str) -> None:
     if (cls, key) not in _warned:
         _warned.add((cls, key))
-        log.warning("%s has no field %r: it is left out", cls.__name__, one_line(key, 60))
+        log.warning(
+            "%s has no field %r: it is left out; restart the worker if its code is older",
+            cls.__name__,
+            one_line(key, 60),
+        )
 
 
 def _wanted(method: Callable[..., object], *offered: object) -> tuple[object, ...]:

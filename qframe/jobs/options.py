@@ -276,6 +276,11 @@ def check_declaration(cls: type, base: type) -> None:
     """Raise `JobDefinitionError` for declarations that a subclass of `base` must not have."""
     public = {name for name in dir(base) if not name.startswith("_")} | {"handle"}
     annotations = annotations_of(cls)
+    if "__init__" in vars(cls):
+        raise JobDefinitionError(
+            f"{cls.__name__}.__init__ would never be called: declare the job's fields as annotated "
+            "attributes, such as user_id: int"
+        )
     for name, annotation in annotations.items():
         if name in public and "ClassVar" not in str(annotation):
             raise JobDefinitionError(f"{cls.__name__}.{name}: {_no_field(name)}")

@@ -122,8 +122,8 @@ class Registry:
         if file is None or not syntax.shows_job(file, module_name, attribute):
             raise UnknownJob(
                 f"{shown} is not a job of this project"
-                f"{nearest(name, definition.index)}: no module under {project.root()} defines "
-                "it as one"
+                f"{nearest(name, definition.index)}: start where its module is, or give two "
+                f"projects a prefix each; no module under {project.root()} defines it as one"
             )
         try:
             value = getattr(_imported(module_name), attribute, None)

@@ -70,7 +70,10 @@ class WantedRows:
         rule = type(self._jobs[0]).missing
         if rule == "skip":
             raise DontHandle(f"{key} is gone")
-        raise ModelMissing(f"{key} is gone", is_retried=rule == "retry")
+        raise ModelMissing(
+            f"{key} is gone, or was not committed yet: dispatch with after_commit(...)",
+            is_retried=rule == "retry",
+        )
 
 
 def _keys_in(job: Any) -> dict[str, Any]:  # noqa: ANN401 (a job)

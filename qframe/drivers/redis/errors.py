@@ -21,7 +21,7 @@ _REFUSES = {
     "UNBLOCKED": "it has become a replica",
 }
 _UNUSABLE = {
-    "NOAUTH": "it asks for a password",
+    "NOAUTH": "it asks for a password, as in redis://:PASSWORD@HOST",
     "WRONGPASS": "it refuses the user name or the password",
     "invalid password": "it refuses the password",
     "Invalid Username or Password": "it refuses the user name or the password",
@@ -56,7 +56,10 @@ def meaning(error: Exception, where: str) -> BackendUnavailable:
         return BackendUnusable(f"{where}: what answers there is no Redis ({text})")
     if isinstance(error, client.ResponseError):
         return BackendUnavailable(f"{where}: {text}")
-    return BackendUnavailable(f"{where} does not answer: {text}")
+    hint = "; start it, or correct the url" if "Connection refused" in text else ""
+    return BackendUnavailable(
+        f"{where} does not answer: {text.rstrip('.') + hint if hint else text}"
+    )
 
 
 def _refusal(code: str, text: str) -> str:
