@@ -93,6 +93,8 @@ class Done(BaseModel):
     text: str
     bulk: str = ""
     """The id of the bulk action that goes on in the background."""
+    undo: dict[str, str] = Field({}, exclude=True)
+    """What undoes it, if only the action knows: `action`, and the fields it acts on."""
 
 
 class Action(NamedTuple):
@@ -457,7 +459,8 @@ def _scale(board: Board, wanted: Wanted, _who: str) -> Done:
     text = (
         f"told {worker.host}:{worker.pid} to run {count_of(wanted.number, 'job', 'jobs')} at once"
     )
-    return Done(changed=1, text=text)
+    before = {"action": "scale", "id": worker.id, "number": str(worker.concurrency)}
+    return Done(changed=1, text=text, undo={} if worker.concurrency == wanted.number else before)
 
 
 def _order(order: str, words: str) -> Callable[[Board, Wanted, str], Done]:
@@ -507,7 +510,8 @@ def _row_fields(wanted: Wanted, who: str) -> dict[str, Any]:
 def _add_schedule(board: Board, wanted: Wanted, who: str) -> Done:
     row = row_of(**{"data": {}, "job": "", "when": "", **_row_fields(wanted, who)})
     schedules.add(board.manager, board.connection(wanted.connection), wanted.id, row)
-    return Done(changed=1, text=f"added the schedule {wanted.id}")
+    undo = {"action": "remove-schedule", "connection": wanted.connection, "id": wanted.id}
+    return Done(changed=1, text=f"added the schedule {wanted.id}", undo=undo)
 
 
 def _change_schedule(board: Board, wanted: Wanted, who: str) -> Done:

@@ -111,17 +111,31 @@ class Board(BoardSource):
         """Returns the counts since the beginning: connection, queue, class, and counts."""
         return self.cached("totals", 1.0, lambda: self._totals(Metrics))
 
-    def classes(self, hours: float = 1.0, job: str = "") -> list[ClassState]:
-        """Returns the state of each class, or of one, in the last hours."""
-        found = [
-            state
-            for name, each in self.activity(hours).items()
-            for state in each.classes(name, job)
-        ]
-        return sorted(found, key=lambda each: (-each.started, each.job))
+    def classes(
+        self, hours: float = 1.0, job: str = "", patience: float | None = None
+    ) -> list[ClassState]:
+        """Returns the state of each class, or of one, in the last hours.
 
-    def tags(self, hours: float = 1.0) -> list[ClassState]:
-        """Returns the state of each counted tag in the last hours."""
+        Raises `NotYetError` if that takes longer than `patience`.
+        """
+
+        def read(patience: float | None = None) -> list[ClassState]:
+            found = [
+                state
+                for name, each in self.activity(hours, patience).items()
+                for state in each.classes(name, job)
+            ]
+            return sorted(found, key=lambda each: (-each.started, each.job))
+
+        if job:
+            return read(patience)
+        return self.cached(f"classes {hours}", 5.0, read, patience)
+
+    def tags(self, hours: float = 1.0, patience: float | None = None) -> list[ClassState]:
+        """Returns the state of each counted tag in the last hours.
+
+        Raises `NotYetError` if that takes longer than `patience`.
+        """
 
         def read(connection: Connection) -> list[ClassState]:
             found = Activity.of(connection, hours, by_tag=True)
@@ -129,7 +143,7 @@ class Board(BoardSource):
 
         if not self.manager.settings.metric_tags:
             return []
-        return self.cached(f"tags {hours}", 5.0, lambda: self.from_all(read, is_measured))
+        return self.cached(f"tags {hours}", 5.0, lambda: self.from_all(read, is_measured), patience)
 
     def tag_totals(self) -> list[tuple[str, str, str, Fields]]:
         """Returns the counts since the beginning: connection, queue, tag, and counts."""

@@ -147,11 +147,20 @@ class _Web:
 
     def _routed(self, routes: list[Route]) -> Starlette:
         handlers: dict[Any, Any] = {
-            404: _not_found,
+            404: self._answer_not_found,
             QframeError: self._answer_error,
             ValidationError: self._answer_error,
         }
         return Starlette(routes=routes, exception_handlers=handlers)
+
+    async def _answer_not_found(self, request: Request, error: Exception) -> Response:
+        """Answers that there is no such page: to a browser as a page."""
+        is_for_people = "text/html" in request.headers.get("accept", "")
+        if not is_for_people or _path(request).startswith(("/api/", "/static/")):
+            return await _not_found(request, error)
+        view = self._view(request, Query(()), "/")
+        view.live = False
+        return HTMLResponse(view.message(TITLES[404], "there is no page at this address"), 404)
 
     async def _answer_error(self, request: Request, error: Exception) -> Response:
         """Answers with an error: to programs as JSON, to people as a page."""
@@ -246,7 +255,8 @@ class _Web:
         query = [each for each in parse_qsl(back.query) if each[0] not in told.KEYS]
         query += told.parameters(name, wanted, done)
         root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}{back.path}?{urlencode(query)}", 303)
+        part = f"#{back.fragment}" if back.fragment else ""
+        return RedirectResponse(f"{root}{back.path}?{urlencode(query)}{part}", 303)
 
     async def _refused(
         self, request: Request, back: SplitResult, items: list[tuple[str, str]], error: Exception

@@ -17,8 +17,7 @@ from markupsafe import Markup
 from qframe.operations.activity import Trend
 from qframe.operations.deploys import DeployState
 from qframe.payload.text import printable
-from qframe.payload.timing import lasting
-from qframe.web.values import number, took
+from qframe.web.values import lasting, number, took
 
 _HEIGHTS = (132, 46, 62)
 _MINUTE, _DAY = 60, 86400
@@ -145,8 +144,10 @@ def _grid(height: int, top: _Top, drawn: Markup) -> Markup:
         for kind, y in (("grid", 0.5), ("grid", height / 2), ("base", height + 0.5))
     )
     names = Markup("").join(
-        Markup('<text x="0" y="{:.0f}">{}</text>').format(y, top.name(value))
-        for value, y in ((top.value, 11), (top.value / 2, height / 2 + 11))
+        Markup('<text x="0" dx="-6" y="{:.0f}" text-anchor="end">{}</text>').format(
+            y, top.name(value)
+        )
+        for value, y in ((top.value, 5), (top.value / 2, height / 2 + 4))
     )
     return lines + drawn + names
 
@@ -208,7 +209,8 @@ def _axis(trend: Trend) -> Markup:
     """Names five moments, from the oldest to now."""
     whole = trend.step_seconds * len(trend.done)
     names = Markup("").join(
-        Markup('<text x="{}%" y="12" text-anchor="{}">{}</text>').format(
+        Markup('<text{} x="{}%" y="12" text-anchor="{}">{}</text>').format(
+            Markup(' class="between"') if at % 2 else "",
             25 * at,
             ("start", "middle", "middle", "middle", "end")[at],
             f"{lasting(whole * (4 - at) / 4)} ago" if at < 4 else "now",  # noqa: PLR2004 (the last)

@@ -35,9 +35,51 @@ def question(view: PageView, name: str, wanted: Wanted) -> str:
         count=count,
         noun="" if not count else "job" if count == "1" else "jobs",
         fields=fields,
-        wanted=wanted,
+        facts=_facts(view.board, name, count, wanted),
+        uuids=wanted.uuids,
         back=own_path(view.query.get("back", "/")),
     )
+
+
+def _facts(board: Board, name: str, count: str, wanted: Wanted) -> dict[str, str]:
+    """Returns what an action acts on, each with its name for people."""
+    queue = ":".join(each for each in (wanted.connection, wanted.queue) if each)
+    every = "all" if wanted.filter == "" else wanted.filter or ""
+    facts = {"Jobs": count, "Queue": queue if wanted.queue else "", "State": wanted.place}
+    facts |= {"Filter": every, "Cause": _cause(board, wanted.cause)}
+    if wanted.id:
+        facts[_NAMES.get(name, "Name")] = _named(board, name, wanted.id)
+    if wanted.connection and not wanted.queue:
+        facts["Connection"] = wanted.connection
+    return {key: value for key, value in facts.items() if value}
+
+
+_NAMES = {
+    "cancel-batch": "Batch",
+    "retry-batch": "Batch",
+    "cancel-flow": "Flow",
+    "retry-flow": "Flow",
+    "stop-worker": "Worker",
+    "remove-schedule": "Schedule",
+}
+
+
+def _cause(board: Board, key: str) -> str:
+    known = (each for each in board.failed.summary().causes if each.cause == key)
+    found = next(known, None) if key else None
+    return key if found is None else f"{found.job}: {found.error}"
+
+
+def _named(board: Board, name: str, identity: str) -> str:
+    """Returns the name that people know of a batch, a flow or a worker; else its id."""
+    if name.endswith("-worker"):
+        found = next((each for each in board.workers() if each.id == identity), None)
+        return identity if found is None else f"{found.host}:{found.pid}"
+    if name.endswith(("-batch", "-flow")):
+        find = board.find_batch if name.endswith("-batch") else board.find_flow
+        kept = find(identity)
+        return identity if kept is None else kept.record.name or identity
+    return identity
 
 
 def _count(board: Board, name: str, wanted: Wanted) -> str:

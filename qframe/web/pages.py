@@ -20,6 +20,7 @@ from qframe.operations.board import Board
 from qframe.operations.failures import FailedState, Listing
 from qframe.operations.flows import FlowNodes, FlowState, drawing
 from qframe.operations.queues import RATES_OVER, QueueState
+from qframe.operations.reading import NotYetError
 from qframe.operations.schedules import MOST
 from qframe.payload.text import one_line
 from qframe.web import job_pages
@@ -30,6 +31,13 @@ from qframe.web.periods import charted
 from qframe.web.rendering import LIMIT, LOOK, PATIENCE, PageView, filter_of
 
 _MOST_BATCHES = 500
+_MOST_FAILED = 20
+"""So many failed jobs of a batch are shown."""
+_ON_FAILURE = {
+    "block": "what follows waits",
+    "continue": "what follows runs",
+    "cancel": "what follows is cancelled",
+}
 
 T = TypeVar("T")
 
@@ -63,6 +71,7 @@ def _overview(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     causes = [each for each in every if not each.silenced and any(each.last_24_h)]
     causes.sort(key=lambda each: -sum(each.last_24_h))
     there = [] if findings.HOW_MANY in seen.pending else view.board.queues()
+    chart = charted(view)
     return {
         "seen": seen,
         "headline": findings.headline(seen),
@@ -70,8 +79,15 @@ def _overview(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         "causes": causes[:_BUSIEST],
         "per_minute": _per_minute(seen.trend),
         "oldest": max((each.oldest_seconds or 0.0 for each in there), default=0.0),
-        **charted(view),
+        "is_fresh": not chart["deploys"] and _is_fresh(view.board, seen),
+        **chart,
     }
+
+
+def _is_fresh(board: Board, seen: findings.Overview) -> bool:
+    """Whether there is no job, nobody works, and nothing was ever counted."""
+    there = seen.ready or seen.running or seen.delayed or seen.failed or seen.workers
+    return not (there or seen.pending or board.silent or board.totals())
 
 
 def _per_minute(trend: Trend | None) -> float | None:
@@ -180,8 +196,10 @@ def _batch(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     found = view.board.find_batch(params["id"])
     if found is None:
         raise NotThere(f"no batch {one_line(params['id'], 80)}")
-    failed = found.kept.failures(found.record.id, 100) if found.record.failed else []
-    return {"batch": BatchState.of(found.record), "failed": [each for each in failed if each]}
+    uuids = found.kept.failures(found.record.id, _MOST_FAILED) if found.record.failed else []
+    kept = [view.board.failed.find(each) for each in uuids if each]
+    failed = [FailedState.of(each[1]) for each in kept if each is not None]
+    return {"batch": BatchState.of(found.record), "failed": failed}
 
 
 def _flows(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
@@ -196,7 +214,14 @@ def _flow(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
         raise NotThere(f"no flow {one_line(params['id'], 80)}")
     shown = FlowNodes.of(found)
     drawn = drawing(shown.nodes) if shown.flow.total == len(shown.nodes) else None
-    return {"flow": shown.flow, "nodes": shown.nodes, "drawing": drawn}
+    names = {each.number: each.name for each in shown.nodes}
+    return {
+        "flow": shown.flow,
+        "nodes": shown.nodes,
+        "names": names,
+        "drawing": drawn,
+        "on_failure": _ON_FAILURE,
+    }
 
 
 def _schedules(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
@@ -211,13 +236,18 @@ def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     errors: dict[str, str] = {}
     for cause in sorted(view.board.failed.summary().causes, key=lambda each: each.last_at):
         errors[cause.job] = cause.error
-    known = view.board.classes(hours)
+    try:
+        known, tags, is_late = view.board.classes(hours, patience=PATIENCE), [], False
+        tags = view.board.tags(hours, PATIENCE)
+    except NotYetError:
+        known, tags, is_late = [], [], True
     return {
         **_listed(view, lists.CLASSES, known, "classes"),
         "hours": hours,
+        "is_late": is_late,
         "errors": errors,
         "deploys": view.board.deploys(hours),
-        "tags": view.board.tags(hours),
+        "tags": tags,
     }
 
 

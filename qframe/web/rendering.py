@@ -105,7 +105,8 @@ class PageView:
     @property
     def section(self) -> str:
         """The path of the list that the page belongs to."""
-        return f"/{self.path.split('/')[1]}"
+        path = own_path(self.query.get("back")) if self.path.startswith("/confirm/") else self.path
+        return f"/{urlsplit(path).path.split('/')[1]}"
 
     @property
     def bulk(self) -> BulkState | None:
@@ -178,10 +179,11 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "ago": values.ago,
-        "lasting": values.lasting_or_nothing,
+        "lasting": values.lasting,
         "took": values.took,
         "number": values.number,
         "counted": values.counted,
+        "sentence": values.sentence,
         "text": values.text,
         "in_filter": quoted,
         "quoted": lambda value: quote(str(value), safe=""),

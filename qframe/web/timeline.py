@@ -104,7 +104,9 @@ def _value(value: object, until: str | None) -> str:
 
 def _end(job: OneJob) -> list[TimelineEntry]:
     if job.failed is not None:
-        text = f"after {_times(job.attempts, job.failed.attempts)}: {job.failed.error}"
+        text = f"after {_times(job.attempts, job.failed.attempts)}"
+        if not (job.attempts and job.attempts[-1].error == job.failed.error):
+            text += f": {job.failed.error}"
         return [TimelineEntry(job.failed.failed_at, "Failed", text, "bad", ends=True)]
     status = job.status
     if status is None or status.ended_at is None or status.state not in _OVER:

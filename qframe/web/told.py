@@ -22,6 +22,8 @@ _REVERSED = {
     "resume-schedule": "pause-schedule",
 }
 """The actions that can be undone, each with the one that does it."""
+_UNDOING = {*_REVERSED.values(), "scale", "remove-schedule"}
+"""What a page offers as undo: at most what is done again with one click, or asks first."""
 BULK_WORDS = {
     "retry": {"running": "Queueing failed jobs again", "done": "Queued failed jobs again"},
     "forget": {"running": "Removing failed jobs", "done": "Removed failed jobs"},
@@ -42,11 +44,17 @@ class Told(NamedTuple):
     bulk: str
     """The id of an action in the background."""
 
+    @property
+    def label(self) -> str:
+        """The words on the button that undoes it."""
+        number = self.of.get("number", "")
+        return f"Undo: back to {number[:6]}" if self.undo == "scale" else "Undo"
+
     @classmethod
     def of_query(cls, get: Callable[[str], str]) -> Told:
         """Reads the parameters of an address; one that undoes nothing is no undo."""
         action, _, of = get("undo").partition("?")
-        known = action if action in _REVERSED.values() else ""
+        known = action if action in _UNDOING else ""
         said = get("said")[:300]
         text = f"{said[0].upper()}{said[1:]}." if said else ""
         return cls(text, known, dict(parse_qsl(of)), get("bulk")[:40])
@@ -57,8 +65,12 @@ def parameters(action: str, wanted: Wanted, done: Done) -> list[tuple[str, str]]
     if done.bulk:
         return [("bulk", done.bulk)]
     told = [("said", one_line(done.text, 200))]
+    of = dict(done.undo)
     if action in _REVERSED and done.changed:
-        of = {"connection": wanted.connection, "queue": wanted.queue, "cause": wanted.cause}
-        given = {key: value for key, value in {**of, "id": wanted.id}.items() if value}
-        told.append(("undo", f"{_REVERSED[action]}?{urlencode(given)}"))
+        of = {"action": _REVERSED[action], "connection": wanted.connection, "queue": wanted.queue}
+        of |= {"cause": wanted.cause, "id": wanted.id}
+    if of:
+        undo = of.pop("action")
+        given = {key: value for key, value in of.items() if value}
+        told.append(("undo", f"{undo}?{urlencode(given)}"))
     return told

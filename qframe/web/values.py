@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
+from qframe.payload import timing
 from qframe.payload.text import printable
-from qframe.payload.timing import lasting
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -17,24 +17,46 @@ def text(value: str) -> Markup:
     return Markup("\n").join(escape(printable(each, 10_000)) for each in value.splitlines())
 
 
-def lasting_or_nothing(seconds: float | None) -> str:
-    return "" if seconds is None else lasting(seconds)
+def lasting(seconds: float | None) -> str:
+    """Formats a duration in its two largest units: `5 min 20 s`; "" for None."""
+    if seconds is None:
+        return ""
+    parts = timing.lasting(seconds).split()
+    return " ".join(f"{each[:-1]} {_UNITS.get(each[-1], each[-1])}" for each in parts)
+
+
+_UNITS = {"m": "min"}
 
 
 def took(seconds: float | None) -> str:
-    """Formats a time that may be short."""
+    """Formats a time that may be short, in two digits."""
     if seconds is None:
         return ""
     if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < _MINUTE else lasting(seconds)
+        return f"{_two_digits(seconds * 1000)} ms"
+    return f"{_two_digits(seconds)} s" if seconds < _MINUTE else lasting(seconds)
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"  # noqa: PLR2004 (has two)
 
 
 def number(value: float | None) -> str:
+    """Formats a number: one decimal below 100, and no 0.0 for what is more."""
     if value is None:
         return ""
-    is_whole = value >= 100 or value == int(value)  # noqa: PLR2004 (digits enough)
-    return f"{value:,.0f}" if is_whole else f"{value:,.1f}"
+    if value >= 100 or value == int(value):  # noqa: PLR2004 (digits enough)
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if value >= 0.1 else f"{value:.1g}"  # noqa: PLR2004 (or it is 0.0)
+
+
+def sentence(value: str) -> str:
+    """Returns a text that begins with a capital, unless it may begin with a name."""
+    opener = value.partition(" ")[0]
+    return f"{opener.capitalize()}{value[len(opener) :]}" if opener in _OPENERS else value
+
+
+_OPENERS = {"a", "an", "it", "new", "no", "nothing", "one", "the", "there", "unknown", "you"}
 
 
 def counted(count: int | None, approximate: bool) -> str:

@@ -176,7 +176,7 @@ def test_all_that_are_chosen_are_cancelled_wherever_they_are(
     assert form
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form[1].rpartition("<form")[2]))
     asked = client.get("/confirm/cancel", params=fields).text
-    assert f"<dt>How many</dt><dd>{count}</dd>" in asked
+    assert f"<dt>Jobs</dt><dd>{count}</dd>" in asked
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.partition('class="confirm')[2]))
     said = client.post("/actions/cancel", data=fields, headers=FROM_HERE)
     bulk = bulk_page(said)
@@ -234,7 +234,7 @@ def test_finished_jobs_are_of_the_connection_that_is_chosen(
     ]:
         page = client.get(f"/jobs?place=finished&{query}").text
         assert [f"of-{each}" in page for each in ("one", "two")] == [name == "one", name == "two"]
-        assert f"of {name}." in page
+        assert f"</code>) of {name} that have ended" in page
         (job,) = client.get(f"/api/v1/finished?{query}").json()["jobs"]
         assert job["uuid"] == f"of-{name}"
     page = client.get("/jobs?place=finished").text

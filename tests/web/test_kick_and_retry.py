@@ -28,7 +28,7 @@ def test_buried_jobs_are_kicked(site: Site) -> None:
     assert "Kick" in text_of(client, "/queues")
     at = {"connection": site.queue.name, "queue": "mail"}
     asked = client.get("/confirm/kick", params=at)
-    assert "<dt>How many</dt><dd>2</dd>" in asked.text
+    assert "<dt>Jobs</dt><dd>2</dd>" in asked.text
     done = post(client, "kick", **at, back="/queues")
     assert done.headers["location"].startswith("/queues?said=made+2+buried+jobs")
     sizes = site.queue.sizes("mail")

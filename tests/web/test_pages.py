@@ -21,7 +21,9 @@ from qframe.contracts.status import State
 from qframe.contracts.step import Step
 from qframe.features.status import Tracked
 from qframe.metrics.deploys import Deploys
-from qframe.web import app, pages
+from qframe.operations.activity import Activity
+from qframe.operations.board import Board
+from qframe.web import app, pages, values
 from qframe.web.pages import PAGES
 from qframe.worker import WorkerOptions, roster
 from tests.support.process import wait_for
@@ -71,7 +73,7 @@ def test_queues_are_counted_paused_and_cleared(site: Site) -> None:
     name = f"{site.queue.name}:mail"
     said = text_of(client, "/queues")
     assert re.search(rf"{name} 3 1 0 0", said), said
-    assert re.search(rf"no worker processes {name}, but 3 jobs wait", text_of(client, "/"))
+    assert re.search(rf"No worker processes {name}, but 3 jobs wait", text_of(client, "/"))
     at = {"connection": site.queue.name, "queue": "mail"}
     assert post(client, "pause", **at).status_code == 303
     assert f"{name} paused" in text_of(client, "/queues")
@@ -125,7 +127,7 @@ def test_one_job_is_shown_wherever_it_is(site: Site) -> None:
     said = text_of(client, "/failed/failed-1")
     assert "KeyError: 'a'" in said
     assert '"user": 7' in said
-    assert "no job nobody" in text_of(client, "/jobs/nobody", 404)
+    assert "No job nobody" in text_of(client, "/jobs/nobody", 404)
 
 
 def test_failed_jobs_by_cause_and_one_by_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +139,7 @@ def test_failed_jobs_by_cause_and_one_by_one(site: Site, monkeypatch: pytest.Mon
     said = text_of(client, "/failed")
     assert "61 failed jobs." in said
     assert "60 app.Send ValueError: bad *" in said
-    assert "new since yesterday, 60 times" in text_of(client, "/")
+    assert "New since yesterday, 60 times" in text_of(client, "/")
     assert "KeyError" not in text_of(client, "/")
     known = client.get("/api/v1/causes").json()["causes"][0]
     cause = known["cause"]
@@ -164,13 +166,13 @@ def test_failed_jobs_by_cause_and_one_by_one(site: Site, monkeypatch: pytest.Mon
 def test_a_silenced_cause_is_told_no_more(small: Site) -> None:
     client = small.client()
     small.keep("a")
-    assert "new since yesterday" in text_of(client, "/")
+    assert "New since yesterday" in text_of(client, "/")
     (cause,) = (each["cause"] for each in client.get("/api/v1/causes").json()["causes"])
     post(client, "silence", cause=cause)
-    assert "new since yesterday" not in text_of(client, "/")
+    assert "New since yesterday" not in text_of(client, "/")
     assert "silenced" in text_of(client, "/failed")
     post(client, "unsilence", cause=cause)
-    assert "new since yesterday" in text_of(client, "/")
+    assert "New since yesterday" in text_of(client, "/")
 
 
 def test_failed_jobs_are_queued_again(site: Site) -> None:
@@ -226,7 +228,7 @@ def test_a_connection_that_is_away_keeps_no_other_from_being_shown(
         text_of(client, path)
     said = text_of(client, "/")
     assert "away does not answer" in said
-    assert "no worker processes database:default" in said
+    assert "No worker processes database:default" in said
     assert post(client, "pause", connection="away", queue="x").status_code == 503
     assert client.get("/api/v1/jobs?connection=away").status_code == 503
 
@@ -237,7 +239,7 @@ def test_where_nothing_is_selected_nothing_is_asked_or_done(small: Site, action:
     small.keep("a")
     push(small, "Waits")
     said = text_of(client, f"/confirm/{action}?back=/failed", 422)
-    assert "no job is selected" in said
+    assert "No job is selected" in said
     assert post(client, action).status_code == 422
     assert client.post(f"/api/v1/actions/{action}", json={}, headers=FROM_HERE).status_code == 422
     assert (small.failed(), small.queue.size()) == (["a"], 1)
@@ -433,3 +435,59 @@ def test_tracked_jobs_that_have_ended_are_listed_by_pages(small: Site) -> None:
         if not after:
             break
     assert seen == ["u-4", "u-2", "u-1", "u-0"], "the last one first"
+
+
+def test_an_address_without_a_page_is_told_on_one(small: Site) -> None:
+    client = small.client()
+    as_browser = {"Accept": "text/html,application/xhtml+xml"}
+    said = client.get("/nothing/here", headers=as_browser)
+    assert said.status_code == 404
+    assert "There is no page at this address" in said.text
+    assert 'aria-label="Pages"' in said.text
+    assert client.get("/nothing").text == "not found\n", "to programs in one line"
+    assert client.get("/static/x", headers=as_browser).text == "not found\n"
+    assert small.client(None).get("/nothing", headers=as_browser).status_code == 403
+
+
+def test_the_classes_do_not_wait_for_slow_measurements(
+    small: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def slowly(*_: object) -> dict[str, Activity]:
+        go_on.wait(20)
+        return {}
+
+    monkeypatch.setattr(Board, "activity", slowly)
+    client = small.client()
+    page = client.get("/classes?hours=336").text
+    assert "Still loading: what was measured in this time." in page
+    go_on.set()
+    assert "No job has run in this time" in text_of(client, "/classes?hours=336")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (0.033, "0.03"), (0.88, "0.9"), (2.44, "2.4"), (214.6, "215"), (12345, "12,345")],
+)
+def test_numbers_have_digits_enough(value: float, shown: str) -> None:
+    assert values.number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.000199, "0.2 ms"), (0.0338, "34 ms"), (2.18, "2.2 s"), (75, "1 min 15 s"),
+        (93784, "1 d 2 h"),
+    ],
+)  # fmt: skip
+def test_times_have_two_digits_or_two_units(seconds: float, shown: str) -> None:
+    assert values.took(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("no job is selected", "No job is selected"), ("redis does not answer",) * 2, ("", "")],
+)
+def test_a_sentence_begins_with_a_capital_but_a_name_stays(text: str, shown: str) -> None:
+    assert values.sentence(text) == shown

@@ -152,7 +152,7 @@ def test_a_change_keeps_what_it_does_not_say(small: Site, fresh: Path, through: 
     new = {"when": "every 20s", "added_at": kept(small, "extra")["added_at"]}
     assert kept(small, "extra") == {**before, **new}
     shown = client.get("/schedules").text
-    assert "missed: all, within 2h" in shown
+    assert "missed: all, within 2 h" in shown
     assert "also in maintenance" in shown
     act("change-schedule", maintenance=False, overlap=0)
     act("change-schedule", foreign=True, job="App\\Jobs\\Order")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -11,6 +12,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from starlette.testclient import TestClient
 
+from qframe.worker import WorkerOptions, roster
 from tests.support.process import wait_for
 from tests.web.conftest import FROM_HERE, Site
 from tests.web.test_pages import post, push, text_of
@@ -42,6 +44,35 @@ def test_a_pause_is_told_and_undone_where_it_was_asked(small: Site) -> None:
     assert not client.get("/api/v1/queues?filter=queue:mail").json()["queues"][0]["paused"]
 
 
+def test_an_added_schedule_is_undone_after_a_question(small: Site) -> None:
+    client = small.client()
+    typed = {"connection": "database", "id": "nightly", "job": "app.Send", "when": "daily_at 3:30"}
+    done = post(client, "add-schedule", **typed, foreign="yes", back="/schedules#main")
+    to = urlsplit(done.headers["location"])
+    assert to.fragment == "main", "the page would open at the form, below what is told"
+    page = client.get(f"{to.path}?{to.query}").text
+    asked = re.search(r'action="(/confirm/remove-schedule)">(.*?)Undo', page, re.DOTALL)
+    assert asked, page
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked[2]))
+    question = client.get(asked[1], params=fields).text
+    assert "Remove this schedule?" in question
+    assert "<dt>Schedule</dt><dd>nightly</dd>" in question
+
+
+def test_a_scaled_worker_goes_back_to_what_it_had(small: Site) -> None:
+    client = small.client()
+    entry = roster.introduced(WorkerOptions(concurrency=2), "database", ("default",))
+    entry = entry.model_copy(update={"beat_at": time.time()})
+    small.queue.store.set(entry.key, entry.model_dump_json(), 60)
+    done = post(client, "scale", id=entry.id, number=5, back="/workers")
+    page = client.get(done.headers["location"]).text
+    assert "Undo: back to 2</button>" in page
+    again = undone(client, page.replace("Undo: back to 2", "Undo"))
+    assert "run+2+jobs+at+once" in again.headers["location"]
+    same = post(client, "scale", id=entry.id, number=2, back="/workers")
+    assert "undo=" not in same.headers["location"]
+
+
 @pytest.mark.parametrize("undo", ["clear", "forget", "stop-worker", "nothing", "pause<b>"])
 def test_an_address_offers_no_other_action_as_undo(small: Site, undo: str) -> None:
     asked = {"said": "x", "undo": f"{undo}?{urlencode(QUEUE)}"}
@@ -70,7 +101,7 @@ def test_what_goes_on_in_the_background_is_told_there_too(small: Site) -> None:
 def test_an_impossible_action_is_told_on_its_page(small: Site) -> None:
     done = post(small.client(), "retry", back="/failed?by=time")
     assert done.status_code == 422
-    assert "no job is selected" in done.text
+    assert "No job is selected" in done.text
     assert "<h1>Failed jobs</h1>" in done.text
 
 
@@ -81,7 +112,8 @@ def test_a_mistaken_form_keeps_what_was_typed(small: Site) -> None:
     }  # fmt: skip
     done = small.client().post("/actions/add-schedule", data=typed, headers=FROM_HERE)
     assert done.status_code == 422
-    assert 'role="alert"' in done.text
+    assert done.text.count('role="alert"') == 1
+    assert 'role="alert"' in done.text.partition('id="form"')[2]
     assert 'value="nightly &lt;b&gt;"' in done.text
     assert 'value="dayly_at 3:30"' in done.text
     assert "{&#34;shop&#34;: 7}" in done.text

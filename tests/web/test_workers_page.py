@@ -67,7 +67,7 @@ def test_each_slot_that_runs_a_job_has_a_line(project: Project) -> None:
     assert re.search(about, head), head
     for queue, gate in (("high", "a"), ("low", "b")):
         (line,) = [each for each in slots if f" {queue}, attempt 1" in each]
-        assert re.search(rf"gates\.Gate {queue}, attempt 1, gate:{gate} \d+s", line), line
+        assert re.search(rf"gates\.Gate {queue}, attempt 1, gate:{gate} \d+ s", line), line
     page = client.get("/workers").text
     assert all(f'href="/jobs/{uuid}"' in page for uuid in uuids.values())
     project.push("gates.Gate", {"name": "c"}, queue="low")

@@ -26,7 +26,7 @@
       if (!each.dataset.local) {
         const day = at.getFullYear() + "-" + pad(at.getMonth() + 1) + "-" + pad(at.getDate());
         each.dataset.local = day + " " + pad(at.getHours()) + ":" + pad(at.getMinutes()) + ":" + pad(at.getSeconds());
-        each.title = each.title + "\n" + each.dataset.local + " " + zone;
+        if (at.getTimezoneOffset()) each.title += "\n" + each.dataset.local + " " + zone;
       }
       const ago = (Date.now() - at) / 1000;
       const text = ago >= 0 ? span(ago) + " ago" : "in " + span(-ago);
@@ -110,6 +110,7 @@
   };
   const localTime = (seconds) => {
     const at = new Date(seconds * 1000);
+    if (!at.getTimezoneOffset()) return "";
     return "\n" + pad(at.getHours()) + ":" + pad(at.getMinutes()) + " " + zone;
   };
   const offer = (area) => { selectable(area); copyable(area); charted(area); tick(); };
