@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -57,14 +57,18 @@ def tabs_of(page: str) -> list[str]:
 
 
 def paged(client: TestClient, path: str) -> tuple[list[str], int]:
-    """Give what all pages show, and how many there are."""
-    seen, count = list[str](), 0
+    """Give what all pages show, and how many there are: more on a busy machine."""
+    pages = [*pages_of(client, path)]
+    return [uuid for page in pages for uuid in shown(page)], len(pages)
+
+
+def pages_of(client: TestClient, path: str) -> Iterator[str]:
+    """Give a page and those that follow: one ends after 100 ms, however few jobs it has."""
     while path:
         page = client.get(path).text
-        seen, count = seen + shown(page), count + 1
+        yield page
         following = re.search(r'rel="next" href="([^"]+)"', page)
         path = unescape(following[1]) if following else ""
-    return seen, count
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,9 @@ def test_pages_go_on_from_queue_to_queue(two: Site, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(job_pages, "LOOK", 0.0)
     monkeypatch.setattr(job_pages, "_LEAST", 0.0)
     # A queue without jobs is one more to look at: `default` of each connection is always there.
-    assert paged(client, "/jobs?filter=class:app.*") == (every, 5)
+    seen, count = paged(client, "/jobs?filter=class:app.*")
+    assert seen == every
+    assert count >= 5
 
 
 def test_a_page_goes_on_where_its_queue_is_gone(two: Site) -> None:
@@ -146,7 +152,8 @@ def test_a_page_goes_on_where_its_queue_is_gone(two: Site) -> None:
 def test_one_page_looks_at_so_many_queues(two: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "_MOST_QUEUES", 2)
     seen, count = paged(two.client(), "/jobs?filter=class:app.Odd")
-    assert (len(seen), count) == (45, 3)
+    assert len(seen) == 45
+    assert count >= 3
 
 
 def done(client: TestClient, wanted: dict[str, str]) -> dict[str, Any]:
