@@ -91,6 +91,7 @@ def asked(window: Window) -> str:
         pytest.param(360, "light", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.timeout(400)  # forty looks of axe-core
 def test_axe_finds_nothing(
     served: str, bare: str, open_window: Open, look: str, width: int
 ) -> None:
