@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -70,6 +71,10 @@ def test_the_list_of_ready_jobs_ends_with_them(lined: Site, ids: list[str]) -> N
     assert [(each["uuid"], each["position"]) for each in found] == [(ids[59], 59)]
 
 
+def is_there(client: TestClient, path: str) -> bool:
+    return client.get(path).status_code == 200
+
+
 def test_one_of_them_has_its_page(lined: Site, ids: list[str]) -> None:
     client = lined.client()
     pages = "".join(pages_of(client, "/jobs?queue=mail"))
@@ -77,7 +82,7 @@ def test_one_of_them_has_its_page(lined: Site, ids: list[str]) -> None:
     assert link
     for path in (link[1].replace("&amp;", "&"), f"/jobs/{ids[7]}"):
         # A page looks for 100 ms, and says that it did not look everywhere.
-        wait_for(lambda path=path: client.get(path).status_code == 200, "the job to be found")
+        wait_for(partial(is_there, client, path), "the job to be found")
         text = text_of(client, path)
         assert re.search(r"Is in line .*in here:mail, number 7 of shop:<1>", text), text
         assert 'action="/confirm/cancel"' in client.get(path).text
