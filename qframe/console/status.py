@@ -159,6 +159,9 @@ def cancel(
     if outcome is Cancelling.REMOVED:
         say(f"cancelled {uuid}")
         return 0
+    if outcome is Cancelling.NOTED:
+        say(f"noted: {queue.name} cannot be searched, so the worker that gets {uuid} will drop it")
+        return 0
     if not running:
         return print_error(f"{uuid} is running: --running interrupts it", 1)
     if _was_ended(queue, uuid):

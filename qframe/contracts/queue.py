@@ -50,6 +50,8 @@ class Cancelling(Enum):
     HELD = auto()
     """A worker holds the job, and will start it or release it within a second."""
     RUNNING = auto()
+    NOTED = auto()
+    """The job waits where none can be searched for; the worker that gets it will not start it."""
 
 
 class Queue(Protocol):

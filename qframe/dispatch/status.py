@@ -24,6 +24,8 @@ from qframe.manager import QueueManager
 
 CANCEL_TTL = 30.0
 """Seconds until a request to cancel a running job expires."""
+_NOTED_FOR = 30 * 86400.0
+"""Seconds for which workers are told not to start a job that waits."""
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.25
 _HELD = 3.0
@@ -116,8 +118,9 @@ def cancel(id: str, *, running: bool = False, connection: str | None = None) -> 
 
     `Cancelling.REMOVED`: the job was waiting and will not run. `RUNNING`: it is running; with
     `running` set, its worker will interrupt it within about a second and end it as cancelled.
-    `ABSENT`: there is no such job. Raises `Unsupported` for a waiting job if the backend cannot
-    search (beanstalkd), and `SynchronousOnly` on a running event loop: await `acancel` there.
+    `NOTED`: a tracked job waits in a backend that cannot search (beanstalkd); the worker that gets
+    it will not start it. `ABSENT`: there is no such job, or it is not tracked and cannot be found.
+    Raises `SynchronousOnly` on a running event loop: await `acancel` there.
     """
     refuse_on_loop("cancel()", "acancel()")
     return run(_cancelling(id, connection, running=running))
@@ -233,7 +236,8 @@ def _without_search(
     if known is None or known.is_final or known.connection != queue.name:
         return None
     if known.state is not State.RUNNING:
-        raise queue.cannot(Capability.SEARCH)
+        queue.store.set(status.cancelled_key(queue.name, known.uuid), "1", _NOTED_FOR)
+        return Cancelling.NOTED
     if running:
         interrupt(queue, known.uuid)
     return Cancelling.RUNNING

@@ -239,6 +239,11 @@ def life_of(message: Mapping[str, Any]) -> int:
     return int(min(max(0, life), _MOST)) if life else 0
 
 
+def cancelled_key(connection: str, uuid: str = "") -> str:
+    """Return the key that tells workers not to start a job; without a uuid, what all begin with."""
+    return f"cancelled:{connection[:120]}:{uuid}"
+
+
 def cancel_key(uuid: str) -> str:
     """Return the key that requests the worker of a job to end it."""
     return f"cancel:{uuid}"

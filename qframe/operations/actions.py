@@ -325,7 +325,7 @@ def _cancel_one(board: Board, uuid: str, name: str) -> bool:
 
     def cancel(connection: Connection) -> bool:
         done = cancel_on(connection, uuid, running=True)
-        return done in {Cancelling.REMOVED, Cancelling.RUNNING}
+        return done in {Cancelling.REMOVED, Cancelling.RUNNING, Cancelling.NOTED}
 
     return _on_any(board, home, cancel)
 

@@ -101,7 +101,7 @@ class Attempt:
                     return JobOutcome.LOST
             verdict = self._refused()
         if verdict is not None:
-            return (yield from self._brought_about(verdict))
+            return (yield from self._end_unstarted(verdict))
         if (job.features and self._waits()) or not (yield needs.BEGIN):
             # It was only held, and so not counted: another worker has it now, or will.
             if job.is_lost:
@@ -147,7 +147,16 @@ class Attempt:
         reason = job.skip_reason() if job.features else None
         if reason is not None:
             return outcomes.skipped(reason)
+        cancellation = self.shared.cancellation
+        if cancellation.lists and cancellation.is_cancelled(job.uuid):
+            return outcomes.cancelled("cancelled while it waited")
         return None if self.job_class is None else outcomes.refuse(JobFacts.of(job), self.limits)
+
+    def _end_unstarted(self, verdict: Verdict) -> Life[JobOutcome]:
+        outcome = yield from self._brought_about(verdict)
+        if outcome is JobOutcome.CANCELLED:
+            self.shared.cancellation.dropped(self.job.uuid)
+        return outcome
 
     def _waits(self) -> bool:
         """Gives back, uncounted, a job that must not run yet; returns whether it did."""

@@ -1,4 +1,4 @@
-"""Cancellation: checks about once a second whether a running job is to be cancelled."""
+"""Cancellation: checks about once a second which running or waiting jobs are to be cancelled."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from qframe.contracts.backend import Backend
+from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import Step, Unset
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable
 from qframe.features.reserved import ReservedJob
-from qframe.features.status import cancel_key
+from qframe.features.status import cancel_key, cancelled_key
 
 _EVERY = 0.9
 
@@ -23,12 +24,30 @@ class Cancellation:
     was checked has ended, its fact is removed, so that `qframe cancel` need not wait longer.
     """
 
-    def __init__(self, backend: Backend, cancel: Callable[[ReservedJob], None]) -> None:
+    def __init__(
+        self, connection: str, backend: Backend, cancel: Callable[[ReservedJob], None]
+    ) -> None:
+        self.lists = Capability.SEARCH not in backend.capabilities
+        """Whether cancelled jobs come here, because none that waits can be searched for."""
+        self._prefix = cancelled_key(connection)
+        self._waiting: set[str] = set()
+        """The uuids of those that are not to be started."""
+        self._listed = 0.0
         self._backend = backend
         self._cancel = cancel
         self.looked: dict[ReservedJob, float] = {}
         """The jobs that were checked, and when last."""
         self._over: deque[str] = deque()
+
+    def is_cancelled(self, uuid: str) -> bool:
+        """Whether a job that waited is not to be started."""
+        now = time.monotonic()
+        if not self._listed or now - self._listed >= _EVERY:
+            self._listed = now
+            with suppress(BackendUnavailable):
+                keys = Store(self._backend).keys(self._prefix)
+                self._waiting = {key[len(self._prefix) :] for key in keys}
+        return uuid in self._waiting
 
     def look(self, job: ReservedJob) -> None:
         """Checks whether this running job is to be cancelled; called by the lease keeper."""
@@ -51,7 +70,11 @@ class Cancellation:
 
     def ended(self, job: ReservedJob) -> None:
         if self.looked.pop(job, None) is not None:
-            self._over.append(job.uuid)
+            self._over.append(cancel_key(job.uuid))
+
+    def dropped(self, uuid: str) -> None:
+        """Notes that a job that was not to be started has ended."""
+        self._over.append(f"{self._prefix}{uuid}")
 
     def tidy(self) -> None:
         """Removes the facts of jobs that have ended; called by the heartbeat, and at the end."""
@@ -61,4 +84,4 @@ class Cancellation:
                 over.append(self._over.popleft())
         if over:
             with suppress(BackendUnavailable):
-                self._backend.apply(Step(None, *(Unset(cancel_key(uuid)) for uuid in over)))
+                self._backend.apply(Step(None, *map(Unset, over)))

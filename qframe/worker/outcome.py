@@ -152,7 +152,7 @@ def _early(error: BaseException, job: JobFacts, limits: Limits, delays: Sequence
         case JobGivenBack():
             return given_back(str(error))
         case JobCancelled():
-            return Verdict(JobOutcome.CANCELLED, End(State.CANCELLED, remark=str(error)))
+            return cancelled(str(error))
         case Unrunnable():
             return _unrunnable(error.__cause__ or error, job, delays)
         case Full():
@@ -176,6 +176,10 @@ def failed(error: BaseException, *, ran: bool = True) -> Verdict:
 def skipped(reason: str) -> Verdict:
     """Ends a job neither done nor failed."""
     return Verdict(JobOutcome.SKIPPED, End(State.SKIPPED, remark=reason))
+
+
+def cancelled(reason: str) -> Verdict:
+    return Verdict(JobOutcome.CANCELLED, End(State.CANCELLED, remark=reason))
 
 
 def given_back(reason: str, delay: float = 0.0, *, refused: bool = False) -> Verdict:

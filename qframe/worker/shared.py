@@ -96,7 +96,7 @@ class Shared:
         self.by_tag: TagRecorder | None = None
         self.running: dict[ReservedJob, RunningAttempt] = {}
         self.settler = Settler(connection, self._ran_twice)
-        self.cancellation = Cancellation(connection.backend, self._cancel)
+        self.cancellation = Cancellation(connection.name, connection.backend, self._cancel)
         self.leases = LeaseKeeper(
             connection.retry_after, self.settler.confirm, self.cancellation.look, self._found_lost
         )

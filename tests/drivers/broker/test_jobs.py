@@ -8,11 +8,24 @@ from typing import ClassVar
 
 import pytest
 
-from qframe import Queueable, QueueManager, State, batch, chain, job_status, manager
+from qframe import (
+    Cancelling,
+    Queueable,
+    QueueManager,
+    State,
+    batch,
+    cancel,
+    chain,
+    job_status,
+    manager,
+)
 from qframe.config import ConnectionSettings
 from qframe.contracts.backend import Backend, Timing
+from qframe.features.status import cancelled_key
 from qframe.jobs import project
 from qframe.testing import drain
+from qframe.work import Worker
+from qframe.worker.options import WorkerOptions
 from tests.support.bare_broker import BareBroker, BrokerServer
 
 
@@ -68,6 +81,22 @@ def test_chains_batches_unique_jobs_statuses_and_failures(queues: QueueManager) 
     (record,) = queues.failed_store().all()
     assert record.attempts == 2
     assert (len(record.history.attempts), record.history.exceptions) == (2, 2)
+
+
+def test_a_waiting_job_that_nobody_can_search_for_is_dropped_by_its_worker(
+    queues: QueueManager,
+) -> None:
+    gone = Shouted.dispatch(word="gone").send()
+    Shouted.dispatch(word="stays").send()
+    assert cancel(gone) is Cancelling.NOTED
+    assert queues.connection().store.keys(cancelled_key("own"))
+    Worker(queues, WorkerOptions(stop_when_empty=True, memory=0)).run()
+    assert Shouted.ran == ["stays"]
+    status = job_status(gone)
+    assert status is not None
+    assert status.state is State.CANCELLED
+    assert not queues.connection().store.keys(cancelled_key("own"))
+    assert cancel(gone) is Cancelling.ABSENT
 
 
 def test_a_job_that_waits_for_an_hour_is_no_message_before(queues: QueueManager) -> None:
