@@ -315,7 +315,7 @@ class Wish:
         self.bench.push("A")
         self.job = self.bench.held()
         self.cancelled: list[ReservedJob] = []
-        self.cancellation = Cancellation(self.bench.backend, self.cancelled.append)
+        self.cancellation = Cancellation("here", self.bench.backend, self.cancelled.append)
         self.now = 1000.0
         monkeypatch.setattr("qframe.worker.cancellation.time.monotonic", lambda: self.now)
         self.key = cancel_key("a")
