@@ -10,9 +10,19 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
-from qframe.importing.found import PICKLED, FoundJob, JobSource, Kept, moment, parsed, texted
+from qframe.importing.found import (
+    AT_ONCE,
+    PICKLED,
+    FoundJob,
+    JobSource,
+    Kept,
+    moment,
+    parsed,
+    texted,
+)
 
 _SEPARATOR = "\x06\x16"
 _STEPS = 10
@@ -34,10 +44,21 @@ class CeleryMessages(JobSource):
         for queue in self._queues():
             for step in range(_STEPS):
                 key = f"{self.keys}{queue}{_SEPARATOR}{step}" if step else f"{self.keys}{queue}"
-                for raw in reversed(self.redis.lrange(key, 0, -1)):
-                    yield self._read(raw, queue, step, self._removed_last(key, raw))
-        for tag, raw in self.redis.hgetall(f"{self.keys}unacked").items():
-            yield self._held(tag, raw)
+                yield from self._in_parts(
+                    partial(self._oldest, key), partial(self._listed, key, queue, step)
+                )
+        unacked = f"{self.keys}unacked"
+        for tag, _ in self.redis.hscan_iter(unacked, count=AT_ONCE):
+            if (raw := self.redis.hget(unacked, tag)) is not None:  # a scan may show one twice
+                yield self._held(tag, raw)
+
+    def _oldest(self, key: str, start: int, stop: int) -> list[bytes]:
+        """Read a list from its end, which has the oldest."""
+        part: list[bytes] = self.redis.lrange(key, -stop - 1, -start - 1)
+        return part[::-1]
+
+    def _listed(self, key: str, queue: str, step: int, raw: bytes) -> FoundJob:
+        return self._read(raw, queue, step, self._removed_last(key, raw))
 
     def _queues(self) -> list[str]:
         names = {"celery"}

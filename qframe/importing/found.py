@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import redis
 
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.payload.text import one_line
 
+T = TypeVar("T")
+
+AT_ONCE = 200
+"""Jobs that are read in one request: with 1 MB each they are 200 MB."""
 PICKLED = "pickled, which is never read here: drain it with its own worker"
 
 
@@ -38,6 +42,8 @@ class FoundJob:
     expires: float | None = None
     priority: int | None = None
     kept: str = ""
+    is_removed: bool = False
+    """Whether it was removed from the source, or had gone."""
 
 
 class JobSource(ABC):
@@ -68,6 +74,7 @@ class JobSource(ABC):
         """Remove a job that was found. Raises `BackendUnavailable`."""
         with self._answering():
             found.remove()
+        found.is_removed = True
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -75,6 +82,22 @@ class JobSource(ABC):
             yield
         except redis.RedisError as error:
             raise BackendUnavailable(f"{self.name}: {one_line(str(error))}") from error
+
+    @staticmethod
+    def _in_parts(
+        read: Callable[[int, int], Sequence[T]], found: Callable[[T], FoundJob]
+    ) -> Iterator[FoundJob]:
+        """Iterate over a list or sorted set, which `read` gives from one place to another.
+
+        Only one part is in memory. What is removed meanwhile makes the rest move up; what is left
+        there is passed over.
+        """
+        left = 0
+        while part := read(left, left + AT_ONCE - 1):
+            for each in part:
+                job = found(each)
+                yield job
+                left += not job.is_removed
 
     @abstractmethod
     def _jobs(self, *, change: bool) -> Iterator[FoundJob]:

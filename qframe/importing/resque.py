@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
-from qframe.importing.found import FoundJob, JobSource, Kept, parsed, texted
+from qframe.importing.found import AT_ONCE, FoundJob, JobSource, Kept, parsed, texted
 
 _ID = "qframe_id"
 _STAMP = """
@@ -29,13 +30,26 @@ class ResqueJobs(JobSource):
     def _jobs(self, *, change: bool) -> Iterator[FoundJob]:
         for queue in sorted(texted(each) for each in self.redis.smembers(f"{self.keys}queues")):
             key = f"{self.keys}queue:{queue}"
-            for raw in self.redis.lrange(key, 0, -1):
-                yield self._read(key, raw, queue, None, change=change)
+            yield from self._list(key, queue, None, change=change)
+        for at in self._times():
+            yield from self._list(f"{self.keys}delayed:{int(at)}", "", at, change=change)
+
+    def _times(self) -> Iterator[float]:
+        """Iterate over the times of delayed jobs."""
+        last: float | str = "-inf"
         schedule = f"{self.keys}delayed_queue_schedule"
-        for _, at in self.redis.zrange(schedule, 0, -1, withscores=True):
-            key = f"{self.keys}delayed:{int(at)}"
-            for raw in self.redis.lrange(key, 0, -1):
-                yield self._read(key, raw, "", at, change=change)
+        while part := self.redis.zrangebyscore(
+            schedule, last, "+inf", start=0, num=AT_ONCE, withscores=True
+        ):
+            for _, at in part:
+                yield at
+            last = f"({part[-1][1]!r}"
+
+    def _list(self, key: str, queue: str, due: float | None, *, change: bool) -> Iterator[FoundJob]:
+        return self._in_parts(
+            partial(self.redis.lrange, key),
+            lambda raw: self._read(key, raw, queue, due, change=change),
+        )
 
     def _read(
         self, key: str, raw: bytes, queue: str, due: float | None, *, change: bool

@@ -23,15 +23,29 @@ class RqJobs(JobSource):
     def _jobs(self, *, change: bool) -> Iterator[FoundJob]:  # noqa: ARG002 (each has an id)
         for key in sorted(texted(each) for each in self.redis.smembers(f"{self.keys}queues")):
             queue = key.rpartition(":")[2]
-            for each in self.redis.lrange(key, 0, -1):
-                yield self._read(queue, each, None, partial(self.redis.lrem, key, 1, each))
-            scheduled = f"{self.keys}scheduled:{queue}"
-            for each, at in self.redis.zrange(scheduled, 0, -1, withscores=True):
-                yield self._read(queue, each, at, partial(self.redis.zrem, scheduled, each))
-            for each in self.redis.zrange(f"{self.keys}deferred:{queue}", 0, -1):
-                found = self._read(queue, each, None, lambda: None)
-                found.kept = found.kept or "it waits for another job: run that first"
-                yield found
+            scheduled, deferred = f"{self.keys}scheduled:{queue}", f"{self.keys}deferred:{queue}"
+            yield from self._in_parts(
+                partial(self.redis.lrange, key), partial(self._listed, key, queue)
+            )
+            yield from self._in_parts(
+                partial(self.redis.zrange, scheduled, withscores=True),
+                partial(self._scheduled, scheduled, queue),
+            )
+            yield from self._in_parts(
+                partial(self.redis.zrange, deferred), partial(self._deferred, queue)
+            )
+
+    def _listed(self, key: str, queue: str, identity: bytes) -> FoundJob:
+        return self._read(queue, identity, None, partial(self.redis.lrem, key, 1, identity))
+
+    def _scheduled(self, key: str, queue: str, entry: tuple[bytes, float]) -> FoundJob:
+        identity, at = entry
+        return self._read(queue, identity, at, partial(self.redis.zrem, key, identity))
+
+    def _deferred(self, queue: str, identity: bytes) -> FoundJob:
+        found = self._read(queue, identity, None, lambda: None)
+        found.kept = found.kept or "it waits for another job: run that first"
+        return found
 
     def _read(
         self, queue: str, identity: bytes, due: float | None, unlist: Callable[[], object]

@@ -238,8 +238,9 @@ def test_two_at_once_push_each_job_once(door: Door) -> None:
     assert door.redis.llen("resque:queue:q") == 0
 
 
-def test_rqs_jobs_are_moved_if_they_are_json(door: Door) -> None:
-    door.load("rq")
+@pytest.mark.parametrize("version", ["rq", "rq2"])  # 3.0 and 2.12
+def test_rqs_jobs_are_moved_if_they_are_json(door: Door, version: str) -> None:
+    door.load(version)
     counts = door.mover("rq", queues={"emails": "mail"}).move()
     assert outcomes(counts) == {"moved": 3, "kept": 4}
     assert [each.partition(":")[0] for each in reasons(counts)] == [
