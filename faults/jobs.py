@@ -212,6 +212,15 @@ _ENDS: dict[str, Any] = {
     "MemoryError": lambda: bytearray(2**62),
 }
 WAYS_TO_END = tuple(_ENDS)
+CLOSES = "closed files"
+
+
+def _close() -> None:
+    os.closerange(0, 21)
+    raise ValueError
+
+
+_ENDS[CLOSES] = _close
 
 
 class Leaks(Noted):
@@ -231,7 +240,6 @@ _LEAKS: dict[str, Any] = {
     "10 MB": lambda: _kept.append(os.urandom(10 * 1024 * 1024)),
     "50 descriptors": lambda: _kept.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(50)),
     "a thread": lambda: threading.Thread(target=time.sleep, args=(3600,)).start(),
-    "closed descriptors": lambda: os.closerange(0, 21),
 }
 WAYS_TO_LEAK = tuple(_LEAKS)
 
