@@ -51,12 +51,16 @@ class Resource:
 
 
 class _Injected:
+    """The default of a parameter with a `Resource`; tells type checkers that a call may omit it.
+
+    When the program runs, it makes no difference.
+    """
+
     def __repr__(self) -> str:
         return "INJECTED"
 
 
 INJECTED: Any = _Injected()
-"""The default of a parameter with a `Resource`, for type checkers: a caller may leave it out."""
 
 
 @dataclass(frozen=True, slots=True)
