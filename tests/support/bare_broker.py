@@ -13,6 +13,7 @@ from qframe.config import ConnectionSettings
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
 from qframe.drivers.broker.backend import BrokerBackend
+from qframe.drivers.broker.blocking import BlockingReceive
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 
 
@@ -128,12 +129,34 @@ class VisibleBroker(BareBroker):
     capabilities = (
         BrokerBackend.capabilities
         | Capability.AHEAD
+        | Capability.WAIT
         | Capability.SIZE
         | Capability.LIST
         | Capability.PURGE
     )
     longest_delay = 20.0
     longest_release = 40.0
+
+    def __init__(
+        self, name: str, server: BrokerServer, facts: Callable[[], Backend], timing: Timing
+    ) -> None:
+        super().__init__(name, server, facts, timing)
+        self._blocking = BlockingReceive(self._poll, self.give_back_all)
+
+    def await_messages(
+        self, queues: Sequence[str], timeout: float, wake: int | None
+    ) -> Sequence[BrokerJob]:
+        return self._blocking.wait(queues, timeout, wake)
+
+    def _poll(self, queues: Sequence[str], timeout: float) -> Sequence[BrokerJob]:
+        ends = time.monotonic() + timeout
+        while not (found := self.receive(queues, 1)) and time.monotonic() < ends:
+            time.sleep(0.005)
+        return found
+
+    def close(self) -> None:
+        super().close()
+        self._blocking.end(10)
 
     def give_back(self, job: BrokerJob, delay: float) -> bool:
         with self.server.lock:

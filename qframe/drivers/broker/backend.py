@@ -335,7 +335,7 @@ class BrokerBackend(Backend):
             self._look()
             jobs, self._stash.jobs = self._stash.jobs, ()
             found = self._known(job for job in jobs if job.queue in queues)
-            self._return(job for job in jobs if job.queue not in queues)
+            self.give_back_all(job for job in jobs if job.queue not in queues)
             while len(found) < limit and (more := self.receive(queues, limit - len(found))):
                 found += self._known(more)
             return [*found], results
@@ -365,14 +365,15 @@ class BrokerBackend(Backend):
                 self._acknowledge_quietly(job)
         return found
 
-    def _return(self, jobs: Iterable[BrokerJob]) -> None:
+    def give_back_all(self, jobs: Iterable[BrokerJob]) -> None:
+        """Release messages that nobody started, without counting them."""
         for job in jobs:
             with suppress(BackendUnavailable):
                 self.apply(job.release())
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         with guarded:
-            self._return(job for job in self._stash.jobs if job.queue not in queues)
+            self.give_back_all(job for job in self._stash.jobs if job.queue not in queues)
             held = [job for job in self._stash.jobs if job.queue in queues]
             self._stash.jobs = held
             ends = self.clock() + timeout
@@ -411,7 +412,7 @@ class BrokerBackend(Backend):
     def close(self) -> None:
         jobs, self._stash.jobs = self._stash.jobs, ()
         with guarded:
-            self._return(jobs)
+            self.give_back_all(jobs)
 
 
 def _is_readable(wake: int | None) -> bool:

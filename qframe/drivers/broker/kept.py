@@ -24,6 +24,9 @@ log = logging.getLogger("qframe")
 CLAIMED = 10.0
 """Seconds for which whoever claimed a message may publish it alone."""
 _TOGETHER = 50
+_UNITS = 1e6
+"""Moments are in keys as whole numbers of so many a second, of `_DIGITS` digits."""
+_DIGITS = 18
 
 Publish = Callable[[Sequence[BrokerMessage]], None]
 
@@ -44,7 +47,7 @@ class KeptMessages:
     def __init__(
         self, connection: str, facts: Callable[[], Backend], timing: Timing, every: float
     ) -> None:
-        name = connection[:80]
+        name = connection[:50]  # keys have at most 250 characters
         self._facts = facts
         self._timing = timing
         self._every = every
@@ -70,13 +73,13 @@ class KeptMessages:
         now = self.now()
         due = now + message.delay
         self.look_at = min(self.look_at, due)
-        key = f"{self._due}{int(due * 1000):015d}:{message.id}"
+        key = f"{self._due}{int(due * _UNITS):0{_DIGITS}d}:{message.id}"
         kept = _kept(key, replace(message, kept=True), now if claim else 0.0)
         return kept, (Set(key, kept.text), Add(self._counter("delayed", message.queue), 1))
 
     def burying(self, message: BrokerMessage) -> tuple[Operation, ...]:
         """Return the operations that put a message aside."""
-        key = f"{self._buried}{message.queue}:{int(self.now() * 1000):015d}:{message.id}"
+        key = f"{self._buried}{message.queue}:{int(self.now() * _UNITS):0{_DIGITS}d}:{message.id}"
         text = _kept(key, message, 0.0).text
         return Set(key, text), Add(self._counter("buried", message.queue), 1)
 
@@ -94,14 +97,16 @@ class KeptMessages:
         while True:
             page = facts.scan(self._due, _TOGETHER, after)
             now = self.now()
-            due = [each for each in page if float(each[0][len(self._due) :][:15]) <= now * 1000]
+            due = [
+                each for each in page if float(each[0][len(self._due) :][:_DIGITS]) <= now * _UNITS
+            ]
             mine = self._claimed([kept for each in due if (kept := _read(*each))], now)
             publish([each.message for each in mine])
             self.published(mine)
             count += len(mine)
             if len(due) < len(page) or not page:
                 if len(due) < len(page):
-                    first = float(page[len(due)][0][len(self._due) :][:15]) / 1000
+                    first = float(page[len(due)][0][len(self._due) :][:_DIGITS]) / _UNITS
                     self.look_at = min(self.look_at, first)
                 return count
             after = page[-1][0]
