@@ -3,8 +3,8 @@
     python -m venv peers && peers/bin/pip install celery redis rq
     peers/bin/python scripts/capture_peers.py redis://127.0.0.1:6379/15
 
-It empties that database. Each file has the keys of one program, with their types and values, bytes
-in Latin-1, and the versions that wrote them.
+With `rq<3` it writes rq2.json. It empties that database. Each file has the keys of one program,
+with their types and values, bytes in Latin-1, and the versions that wrote them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def rq(url: str) -> None:
     Queue("soon", connection=connection, serializer=JSONSerializer).enqueue_in(
         timedelta(days=20_000), "shop.add", 1, 1, job_id="rq-in"
     )
-    _write(url, "rq")
+    _write(url, "rq2" if version("rq").startswith("2.") else "rq")
 
 
 def _write(url: str, name: str) -> None:

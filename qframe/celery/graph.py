@@ -13,7 +13,9 @@ from qframe.celery.result import Applied, AsyncResult, GroupResult
 from qframe.dispatch.pending_flow import Flow, Node
 from qframe.payload.envelope import new_uuid
 
-_HANDED_DOWN = ("queue", "priority", "ignore_result", "expires")
+_HANDED_DOWN = (
+    "queue", "priority", "ignore_result", "expires", "soft_time_limit", "time_limit",
+)  # fmt: skip
 _ONCE = ("countdown", "eta")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qframe import QueueManager, job_status
-from qframe.celery import Task, jobs, signals
+from qframe.celery import Task, chain, group, jobs, signals
 from qframe.celery.exceptions import Ignore
 from qframe.celery.result import AsyncResult
 from qframe.payload import envelope
@@ -112,6 +112,14 @@ def test_a_call_has_limits_of_its_own(options: dict[str, Any], sent: float | Non
         payload = envelope.create(jobs.job_of(app, task.name, (), {}, options))
         assert payload["timeout"] == (usual if sent is None else sent)
         assert payload.get("ownTimeout") == (None if sent is None else True)
+
+
+@pytest.mark.parametrize("canvas", [chain, group])
+def test_those_of_a_canvas_are_those_of_its_tasks(queues: QueueManager, canvas: Any) -> None:
+    canvas(unlimited.si(), limited.si()).apply_async(time_limit=5)
+    waiting = queues.connection().reserve(["default", "celery"], 2)
+    sent = [(job.payload["timeout"], job.payload.get("ownTimeout")) for job in waiting]
+    assert sent == [(5, True)] * (1 if canvas is chain else 2)
 
 
 HANGS = """
