@@ -169,8 +169,14 @@ def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
         "state": timeline.state_of(job),
         "moments": timeline.moments(job),
         "result": None if job.status is None else job.status.result,
-        "traced": tracebacks.own_frames(job.exception) if job.exception else None,
+        "traced": _traced(job.exception, f"{view.board.manager.settings.root}/"),
     }
+
+
+def _traced(exception: str, root: str) -> list[tracebacks.OwnFrame]:
+    """Returns the frames in the application's code, their files named from its root."""
+    frames = tracebacks.own_frames(exception) if exception else []
+    return [each._replace(place=each.place.removeprefix(root)) for each in frames]
 
 
 def not_found(board: Board, uuid: str, *, is_sure: bool) -> str:

@@ -141,8 +141,13 @@ test_imports.py::test_help_loads_no_client = arguments1
 """
 
 LONG = """
-# Once more on another backend, though what is shown is above the contract.
-web/browser/test_actions.py::* = database
+# Once more on another backend, though what is shown is above the contract. In the browser, jobs are
+# filtered, paged, selected and cancelled on each.
+web/browser/test_actions.py::test_a_* = database
+web/browser/test_actions.py::test_failed_* = database
+web/browser/test_actions.py::test_every_* = database
+web/browser/test_actions.py::test_what_* = database
+web/browser/test_actions.py::test_running_* = database
 web/browser/test_live.py::test_what_changes_is_seen_without_a_click = database
 laravel/test_traces.py::test_a_trace_goes_through_laravel_and_back = redis
 test_forged.py::* = memory* apart* redis*

@@ -290,6 +290,9 @@ def test_the_lines_of_the_application_come_first(small: Site) -> None:
         ("/srv/shop/jobs.py:4 in handle", "send(&lt;message&gt;)"),
     ]
     assert "smtplib.py&#34;, line 255" in page.partition('id="traceback"')[2]
+    small.queues.settings.root = Path("/srv")
+    again = small.client().get("/failed/f").text.partition('class="frames"')[2]
+    assert '<span class="id">shop/mail.py:9 in send</span>' in again, "from the project's root"
 
 
 def test_lists_show_arguments_with_secrets_as_stars(small: Site) -> None:
