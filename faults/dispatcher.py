@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from faults import jobs
-from qframe import Queueable, QueueManager, batch, chain, config, dispatch, manager
+from qframe import Flow, Queueable, QueueManager, batch, chain, config, dispatch, manager
 from qframe.contracts.backend import Backend
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
@@ -54,6 +54,7 @@ KINDS = (
     Kind("tracked", 1, 3),
     Kind("chain", 3, 3),
     Kind("batch", 4, 12),
+    Kind("flow", 4, 8),
 )
 _CLASSES: dict[str, type[jobs.Named]] = {
     "unique": jobs.Once,
@@ -119,6 +120,12 @@ class Dispatcher:
         if kind == "batch":
             *members, last = map(_work, numbers)
             return "accepted", number, batch(members).finally_(last).dispatch().id
+        if kind == "flow":
+            made = Flow()
+            first, *middle, last = map(_work, numbers)
+            before = made.add(first)
+            made.add(last, after=[made.add(each, after=[before]) for each in middle])
+            return "accepted", number, made.dispatch().id
         pending = dispatch(_CLASSES[kind](number=number, key=key)).delay(delay)
         uuid = pending.send()
         return "duplicate" if pending.is_duplicate else "accepted", number, uuid

@@ -101,7 +101,7 @@ def broken_dispatches(site: Site) -> None:
 def _let_come_twice(site: Site, said: Said) -> None:
     """Let a server's death push links and callbacks twice, where that is apart from the rest."""
     for number, kind in said.kinds.items():
-        if kind in {"chain", "batch"} and pushed_apart(site):
+        if kind in {"chain", "batch", "flow"} and pushed_apart(site):
             site.at_least_once.update(range(number, number + ROOM))
 
 
