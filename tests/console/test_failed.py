@@ -64,7 +64,17 @@ def test_json_is_one_array_whose_rows_have_their_uuid(shop: Shop) -> None:
     shop.keep("u-2")
     rows = shop.run("failed", "--json").rows
     assert [row["uuid"] for row in rows] == ["u-2", "u-1"]
-    keys = ["uuid", "connection", "queue", "job", "attempts", "failed_at", "error", "tags"]
+    keys = [
+        "uuid",
+        "connection",
+        "queue",
+        "job",
+        "attempts",
+        "failed_at",
+        "error",
+        "arguments",
+        "tags",
+    ]
     assert [*rows[0]] == keys
 
 
