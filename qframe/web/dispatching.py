@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
@@ -23,9 +25,12 @@ from qframe.exceptions import (
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.uniqueness import ONCE, once, once_rule_of
 from qframe.manager import QueueManager
+from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 from qframe.payload.timing import seconds_until
 from qframe.web.errors import described, problem
+
+log = logging.getLogger("qframe")
 
 _DAY = 86400.0
 _LONGEST_KEY = 255
@@ -110,7 +115,8 @@ class JobPort:
         connection = self._queues.connection(asked.connection or job.connection)
         if Capability.RESERVE not in connection.capabilities:
             raise Refused(422, f"the connection {connection.name!r} keeps no jobs for workers")
-        made = connection.envelope(job)
+        with _own_code_of(job_class):
+            made = connection.envelope(job)
         if key is not None:
             rule = once_rule_of(job_class)
             seconds = _DAY if rule is None else rule.seconds
@@ -177,12 +183,47 @@ def _asked(body: bytes) -> JobRequest:
 
 def _made(job_class: type[JobDefinition], data: dict[str, Any]) -> JobDefinition:
     try:
-        return job_class.from_request(data)
+        with _own_code_of(job_class, data):
+            return job_class.from_request(data)
     except ValidationError as error:
         text = f"{job_class.__name__}: {described(error)[1]}"
         raise Refused(422, text, _faults(error, ("data",))) from None
     except InvalidArguments as error:
         raise Refused(422, str(error)) from None
+
+
+@contextlib.contextmanager
+def _own_code_of(
+    job_class: type[JobDefinition], data: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Refuses the request if code of the class raises what is no refusal; that may show values."""
+    try:
+        yield
+    except (QframeError, ValidationError):
+        raise
+    except Exception as error:  # noqa: BLE001 (the code of a class may raise anything)
+        name, kind = job_class.__name__, type(error).__name__
+        place = tracebacks.place_of(error)
+        log.error("the code of %s raised %s for a request%s", name, kind, place and f" ({place})")  # noqa: TRY400 (its text may show secrets)
+        fields = [each for each in job_class.field_names() if _raises(job_class, data, each)]
+        where = f"{fields[0]}: " if len(fields) == 1 else ""
+        said = f"the code of the class raised {kind}"
+        loc = ["data", *fields] if where else ["data"]
+        fault = {"type": "raised", "loc": loc, "msg": said}
+        raise Refused(422, f"{name}: {where}{said}", [fault]) from None
+
+
+def _raises(job_class: type[JobDefinition], data: Mapping[str, Any] | None, field: str) -> bool:
+    """Whether the validators of a field raise by themselves what is no validation error."""
+    if data is None or field not in data:
+        return False
+    try:
+        job_class.from_request({field: data[field]})
+    except (QframeError, ValidationError):
+        return False
+    except Exception:  # noqa: BLE001 (what is looked for)
+        return True
+    return False
 
 
 def _faults(error: ValidationError, below: tuple[str, ...] = ()) -> list[dict[str, Any]]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator, model_validator
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.testclient import TestClient
 
@@ -52,6 +53,40 @@ class HttpSecret(Queueable):
     def handle(self) -> None: ...
 
 
+class HttpRaising(Queueable):
+    size: str = "small"
+    depth: int = 0
+    both: str = ""
+    word: str = ""
+
+    job_name = "http.Raising"
+
+    @field_validator("size")
+    @classmethod
+    def known(cls, size: str) -> str:
+        return {"small": "small"}[size]
+
+    @field_validator("depth")
+    @classmethod
+    def deep(cls, depth: int) -> int:
+        return depth and cls.deep(depth + 1)
+
+    @model_validator(mode="after")
+    def fits(self) -> Self:
+        if self.both:
+            raise LookupError("no such pair")
+        return self
+
+    def unique_id(self) -> str:
+        if self.word:
+            raise ZeroDivisionError(self.word)
+        return "1"
+
+    unique = True
+
+    def handle(self) -> None: ...
+
+
 class HttpForbidden(Queueable):
     job_name = "http.Forbidden"
 
@@ -59,7 +94,7 @@ class HttpForbidden(Queueable):
 
 
 ALLOWED = {
-    "jobs": ["http.Welcome", "http.Secret"],
+    "jobs": ["http.Welcome", "http.Secret", "http.Raising"],
     "queues": ["mail.*"],
     "connections": ["other"],
     "max_delay": 3600,
@@ -182,6 +217,34 @@ def test_a_problem_shows_no_secret(open_shop: Any) -> None:
     assert "opensesame" not in said.text
     places = sorted(each["loc"] for each in said.json()["errors"])
     assert places == [["data", "codes", "*"], ["data", "number"]]
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "kind"),
+    [
+        ({"size": "opensesame"}, ["size"], "KeyError"),
+        ({"depth": 1, "size": "small"}, ["depth"], "RecursionError"),
+        ({"both": "opensesame", "size": "small"}, ["both"], "LookupError"),
+        ({"word": "opensesame"}, [], "ZeroDivisionError"),
+    ],
+)
+def test_code_of_a_class_that_raises_is_a_problem_without_its_text(
+    open_shop: Any,
+    caplog: pytest.LogCaptureFixture,
+    data: dict[str, Any],
+    field: list[str],
+    kind: str,
+) -> None:
+    with caplog.at_level(logging.ERROR, "qframe"):
+        said = post(open_shop(), "http.Raising", data=data)
+    assert said.status_code == 422, said.text
+    problem = said.json()
+    where = "".join(f"{each}: " for each in field)
+    assert problem["detail"] == f"HttpRaising: {where}the code of the class raised {kind}"
+    assert [each["loc"] for each in problem["errors"]] == [["data", *field]]
+    (record,) = caplog.records
+    assert f"the code of HttpRaising raised {kind} for a request ({__file__}:" in record.message
+    assert "opensesame" not in said.text + caplog.text
 
 
 def test_who_may_not_dispatch_is_refused(open_shop: Any) -> None:
