@@ -1,4 +1,7 @@
-"""The pytest plugin: the fixtures `queued` and `qframe_database`, available wherever qframe is."""
+"""The pytest plugin: the fixtures `queued` and `qframe_database`, available wherever qframe is.
+
+It loads the conformance suite's own plugin where that suite is named.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,17 @@ import pytest
 if TYPE_CHECKING:
     from qframe.manager import QueueManager
     from qframe.testing.fakes import Fake
+
+
+_SUITE = "qframe.testing.conformance"
+
+pytest.register_assert_rewrite(_SUITE)
+
+
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Add `--backend` for drivers' authors only: programs have options of that name."""
+    if any(each.startswith(_SUITE) for each in args):
+        early_config.pluginmanager.import_plugin(f"{_SUITE}.plugin")
 
 
 @pytest.fixture

@@ -1,20 +1,19 @@
-"""The backends under test: one class each, and one line in `BACKENDS`.
+"""Our backends under the conformance suite: one class each, and one line in `BACKENDS`.
 
-A backend of a third party derives `Bench`, enters itself in `BACKENDS`, and runs this folder and
-`tests/histories`; its capabilities say what it is tested for.
+`slow` on a class: only `.ci/run` and `make test-all` test it; `long`: `make test-all` alone.
 """
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from qframe.contracts.backend import Backend, Timing
+from qframe.contracts.backend import Backend
 from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
 from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.database.backend import DatabaseBackend
@@ -23,6 +22,7 @@ from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.ordered import OrderedBackend
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.drivers.redis.settings import RedisSettings
+from qframe.testing.conformance import Bench
 from tests.support.bare_broker import BareBroker, BrokerServer, VisibleBroker
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.proxy import Mode, Proxy
@@ -31,54 +31,8 @@ from tests.support.sql_server import SqlServer
 
 NAME = "here"
 """The name of the connection under test."""
-
-
-class Bench(ABC):
-    """An empty place for messages, that any number of backends can be opened on."""
-
-    skews: ClassVar[bool] = True
-    """Whether time passes by `timing.skew`; else only by waiting."""
-    shared: ClassVar[bool] = True
-    """Whether another process can open it, too."""
-    slow: ClassVar[bool] = False
-    """Whether only `make test-all` tests it."""
-    long: ClassVar[bool] = False
-    """Whether not even `.ci/run` does."""
-
-    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
-        self.timing = Timing()
-        self.opened: list[Backend] = []
-        self.prepare(request, folder)
-
-    @abstractmethod
-    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
-        """Start what it needs, and empty it."""
-
-    @abstractmethod
-    def make(self) -> Backend:
-        """Give a backend on it, with the timing of this bench."""
-
-    def open(self) -> Backend:
-        """Give a backend on it as another worker has it."""
-        backend = self.make()
-        self.opened.append(backend)
-        return backend
-
-    def pass_time(self, seconds: float) -> None:
-        """Let the clock of every backend of it be so much later."""
-        self.timing.skew += seconds
-
-    def lose_answer(self) -> bool:
-        """Lose the next answer of a server on its way; says whether there is a way."""
-        return False
-
-    def keep_answers(self) -> None:  # noqa: B027 (most lose none)
-        """Lose none any more."""
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for backend in self.opened:
-            backend.close()
+FEW = int(os.environ.get("SQL_HISTORIES", "6"))
+"""The histories of a server of SQL, or of SQLite in parts: each takes a second or two."""
 
 
 class MemoryBench(Bench):
@@ -104,6 +58,7 @@ class SqliteBench(Bench):
 class SqlBench(Bench):
     """The first database of a server."""
 
+    histories = FEW
     fixture: ClassVar[str]
 
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
@@ -136,6 +91,8 @@ class MariadbSnapshotBench(MariadbBench):
 
 
 class RedisBench(Bench):
+    slack = 600.0  # it knows when what has no priority was seen, not when it became ready
+
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
         server: RedisServer = request.getfixturevalue("redis_running")
         server.command("FLUSHALL")
@@ -205,10 +162,12 @@ class OrderedBench(Bench):
 
 
 class OrderedSqliteBench(OrderedBench):
+    histories = FEW
     kind = SqliteBench
 
 
 class OrderedPostgresBench(OrderedBench):
+    histories = FEW
     kind = PostgresBench
     slow = long = True
 
@@ -227,13 +186,10 @@ class BeanstalkdBench(Bench):
         server: BeanstalkdServer = request.getfixturevalue("beanstalkd_running")
         server.empty()
         self._port = server.port
-        self._facts = MemoryBackend(timing=self.timing)
-        self._attempts = MemoryBackend(timing=self.timing)
 
     def make(self) -> Backend:
         settings = BeanstalkdSettings(port=self._port)
-        messages = BeanstalkdBackend(NAME, settings, lambda: self._attempts, self.timing)
-        return OrderedBackend(messages, self._facts, self._facts)
+        return BeanstalkdBackend(NAME, settings, lambda: self.driver_facts, self.timing)
 
 
 class BrokerBench(Bench):
@@ -244,12 +200,9 @@ class BrokerBench(Bench):
 
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
         self._server = BrokerServer(self.timing)
-        self._facts = MemoryBackend(timing=self.timing)
-        self._attempts = MemoryBackend(timing=self.timing)
 
     def make(self) -> Backend:
-        messages = self.kind(NAME, self._server, lambda: self._attempts, self.timing)
-        return OrderedBackend(messages, self._facts, self._facts)
+        return self.kind(NAME, self._server, lambda: self.driver_facts, self.timing)
 
 
 class VisibleBrokerBench(BrokerBench):
@@ -280,5 +233,4 @@ def named(backends: Mapping[str, type[Bench]]) -> list[Any]:
 
 
 def _marks(kind: type[Bench]) -> list[pytest.MarkDecorator]:
-    marks = [pytest.mark.slow] if kind.slow else []
-    return [*marks, pytest.mark.long] if kind.long else marks
+    return [getattr(pytest.mark, each) for each in ("slow", "long") if getattr(kind, each, False)]

@@ -33,8 +33,8 @@ from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.connection import Session
 from qframe.drivers.database.marks import Marks
 from qframe.drivers.database.settings import DatabaseSettings
-from tests.conformance.backends import NAME, Bench, LossyRedisBench, named
-from tests.conformance.steps import (
+from qframe.testing.conformance import Bench
+from qframe.testing.conformance.steps import (
     QUEUE,
     apply,
     drained,
@@ -44,6 +44,7 @@ from tests.conformance.steps import (
     started,
     tried,
 )
+from tests.conformance.backends import NAME, LossyRedisBench, named
 from tests.support.proxy import Mode, Proxy
 from tests.support.sql_server import SqlServer
 

@@ -36,7 +36,7 @@ from qframe.contracts.step import (
     Unset,
 )
 from qframe.exceptions import BackendUnavailable
-from tests.conformance.steps import apply, drained, failed, push, reserve, started, tried
+from qframe.testing.conformance.steps import apply, drained, failed, push, reserve, started, tried
 from tests.support.process import wait_for
 
 Check = Callable[[], object]

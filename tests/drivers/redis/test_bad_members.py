@@ -11,7 +11,7 @@ from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Bury, Delete, Push, Record, Release, Start, Step
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.exceptions import BackendUnusable
-from tests.conformance.steps import apply, failed, push, reserve, started
+from qframe.testing.conformance.steps import apply, failed, push, reserve, started
 from tests.drivers.redis.acts import ready
 from tests.drivers.redis.conftest import MakeProject
 from tests.support.process import wait_for

@@ -11,7 +11,7 @@ from qframe import Queueable, QueueManager, dispatch, manager
 from qframe.contracts.step import Delete, Push, Start, Step
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.exceptions import BackendUnavailable
-from tests.conformance.steps import drained, push
+from qframe.testing.conformance.steps import drained, push
 from tests.drivers.redis.acts import comes_back, ready
 from tests.drivers.redis.conftest import Opener
 from tests.support.proxy import Mode, Proxy

@@ -20,7 +20,7 @@ from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Renew, Set, Start, Step
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable, BackendUnusable
-from tests.conformance.steps import apply, drained, push, reserve, started
+from qframe.testing.conformance.steps import apply, drained, push, reserve, started
 from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, do_all, payload, prepared, ready
 from tests.drivers.redis.conftest import MakeProject, Opener
 from tests.drivers.redis.producing import Producer, Waiting, blocked, check_all_done, cut_off

@@ -38,7 +38,7 @@ from qframe.drivers.redis.backend import RedisBackend
 from qframe.drivers.redis.settings import RedisSettings
 from qframe.drivers.redis.steps import RedisSteps
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
-from tests.conformance.steps import apply, drained, failed, push, started
+from qframe.testing.conformance.steps import apply, drained, failed, push, started
 from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, do_all, payload, prepared
 from tests.drivers.redis.conftest import MakeProject, Opener
 from tests.support.pages import docs_page

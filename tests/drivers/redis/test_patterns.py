@@ -8,7 +8,7 @@ import pytest
 
 from qframe.contracts.step import Push, Step
 from qframe.drivers.redis.backend import RedisBackend
-from tests.conformance.steps import drained, push
+from qframe.testing.conformance.steps import drained, push
 from tests.drivers.redis.conftest import MakeProject, Opener
 from tests.support.redis_server import RedisCluster, RedisServer
 

@@ -14,7 +14,7 @@ from qframe.contracts.step import Push, Renew, Start, Step
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.drivers.redis.connection import RedisConnection
 from qframe.exceptions import BackendUnavailable, BackendUnusable
-from tests.conformance.steps import push, reserve, started, tried
+from qframe.testing.conformance.steps import push, reserve, started, tried
 from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, Act, do_all, payload, prepared, ready
 from tests.drivers.redis.conftest import Opener
 from tests.support.proxy import Mode, Proxy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qframe.exceptions import BackendUnavailable
-from tests.conformance.steps import drained, push, started
+from qframe.testing.conformance.steps import drained, push, started
 from tests.drivers.redis.acts import LOOKS, PUSHES, WORK, do_all, payload, prepared
 from tests.drivers.redis.conftest import MakeProject, Opener
 from tests.drivers.redis.producing import Producer, check_all_done, cut_off

@@ -27,7 +27,7 @@ from qframe.contracts.step import (
     Step,
 )
 from qframe.drivers.redis.backend import RedisBackend
-from tests.conformance.steps import apply, push, reserve, started, tried
+from qframe.testing.conformance.steps import apply, push, reserve, started, tried
 from tests.drivers.redis.acts import payload
 from tests.drivers.redis.conftest import MakeProject, Opener
 from tests.drivers.redis.producing import Waiting, blocked

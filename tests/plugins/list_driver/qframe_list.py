@@ -130,8 +130,10 @@ class ListBackend(Backend):
                 message.fence = 0
                 message.attempts -= job.started and not counted
                 message.due = now + delay
+                if front and not delay:
+                    message.due = -float(next(self._space.numbers))
                 self._space.messages.remove(message)
-                self._space.messages.insert(0 if front else len(self._space.messages), message)
+                self._space.messages.append(message)
 
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
@@ -139,12 +141,17 @@ class ListBackend(Backend):
         with self._space.lock:
             results, now = self.apply(*first), self._now()
             found: list[Reservation] = []
+            room = self.timing.most_bytes
             for queue in queues:
                 ready = [m for m in self._space.messages if m.queue == queue and m.due <= now]
                 ready.sort(key=lambda message: (message.fence == 0, message.fence or message.due))
                 for message in ready[: limit - len(found)]:
+                    if room <= 0:
+                        break
+                    room -= len(message.raw)
                     message.fence = next(self._space.numbers)
                     message.due = now + self.timing.hold
+                    message.due += len(message.raw) / self.timing.bytes_a_second
                     found.append(ListJob(message))
             return found, results
 

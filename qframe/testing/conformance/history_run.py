@@ -35,21 +35,21 @@ from qframe.contracts.step import (
     Step,
 )
 from qframe.drivers.memory.backend import MemoryBackend, MemoryJob, Message
-from tests.conformance.backends import Bench
-from tests.histories.history import (
+from qframe.testing.conformance.bench import Bench
+from qframe.testing.conformance.history import (
     HOLD,
     LATCHES,
     NEW,
     QUEUES,
     Adopt,
-    Apply,
-    Draft,
+    Age,
     Event,
+    Exchange,
     Kick,
     Look,
-    Pass,
     Purge,
     Reserve,
+    StepDraft,
     Take,
 )
 
@@ -57,7 +57,7 @@ GIVEN_UP = b"given up"
 """The fence of a message whose reservation has ended with its lease."""
 
 
-class Model(MemoryBackend):
+class ReferenceBackend(MemoryBackend):
     """The memory backend, which can follow another where the contract leaves a choice."""
 
     def __init__(self) -> None:
@@ -117,23 +117,23 @@ def _seen(message: Message) -> tuple[bytes, int, bytes]:
 
 
 @dataclass
-class Pair:
+class JobPair:
     """One reservation in both."""
 
     real: Reservation
     model: MemoryJob
 
 
-class Run:
+class HistoryRun:
     """A history as it runs; `trace` has what was done and what came of it."""
 
     def __init__(self, bench: Bench) -> None:
         bench.timing.hold = HOLD
         self.bench = bench
-        self.model = Model()
+        self.model = ReferenceBackend()
         self.workers: list[Backend] = [bench.open(), bench.open()]
         self.able = self.workers[0].capabilities
-        self.pairs: list[list[Pair]] = [[] for _ in self.workers]
+        self.pairs: list[list[JobPair]] = [[] for _ in self.workers]
         self.trace: list[str] = []
         self.numbers = 0
 
@@ -152,7 +152,7 @@ class Run:
                     self.do(Kick(queue))
                     while self.model.sizes(queue).ready:
                         self.do(Reserve(1, (queue,), 40))
-                self.do(Pass(10_000.0))
+                self.do(Age(10_000.0))
             self.do(Look())
         except AssertionError as error:
             error.add_note("\n".join(self.trace))
@@ -169,7 +169,7 @@ class Run:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _operations(self, draft: Draft) -> tuple[Operation, ...]:
+    def _operations(self, draft: StepDraft) -> tuple[Operation, ...]:
         """Number what is new; leave out what the backend is not able to do."""
         made: list[Operation] = []
         for each in draft.operations:
@@ -180,17 +180,28 @@ class Run:
                 made.append(Record(replace(each.job, failed_at=self.numbers + 0.25)))
             elif isinstance(each, Arrive | Close) and draft.of is not None:
                 made.append(replace(each, push=True))
-            elif isinstance(each, Release) and Capability.UNCOUNT not in self.able:
-                made.append(replace(each, counted=True))
-            elif isinstance(each, Start) and Capability.COUNTS not in self.able:
-                made.append(replace(each, notes=b""))  # those of a first start may be lost
-            elif isinstance(each, Bury) and Capability.BURY not in self.able:
-                made.append(Release(notes=each.notes))
             else:
-                made.append(each)
+                made.append(self._able(each))
         return tuple(made) if self.joint else _in_order(made)
 
-    def _steps(self, worker: int, drafts: Sequence[Draft]) -> list[tuple[Pair | None, Step, Step]]:
+    def _able(self, operation: Operation) -> Operation:
+        """Give the operation without what the backend is not able to do."""
+        match operation:
+            case Bury(notes) if Capability.BURY not in self.able:
+                return self._able(Release(notes=notes))
+            case Bury() if Capability.NOTES not in self.able:
+                return Bury()
+            case Release():
+                counted = operation.counted or Capability.UNCOUNT not in self.able
+                notes = operation.notes if Capability.NOTES in self.able else None
+                return replace(operation, counted=counted, notes=notes)
+            case Start(lease) if not {Capability.COUNTS, Capability.NOTES} <= {*self.able}:
+                return Start(lease)  # the notes of a first start may be lost
+        return operation
+
+    def _steps(
+        self, worker: int, drafts: Sequence[StepDraft]
+    ) -> list[tuple[JobPair | None, Step, Step]]:
         steps = []
         for draft in drafts:
             pair = self._pair(worker, draft.of)
@@ -202,11 +213,11 @@ class Run:
             steps.append((pair, real, Step(pair.model if pair else None, *operations)))
         return steps
 
-    def _pair(self, worker: int, of: int | None) -> Pair | None:
+    def _pair(self, worker: int, of: int | None) -> JobPair | None:
         pairs = self.pairs[worker]
         return pairs[-1 - of % len(pairs)] if pairs and of is not None else None
 
-    def _apply(self, event: Apply) -> None:
+    def _exchange(self, event: Exchange) -> None:
         steps = self._steps(event.worker, event.drafts)
         if event.told and len({id(pair) for pair, _, _ in steps}) < len(event.drafts):
             return  # nobody tells the end and the start of one job
@@ -227,7 +238,7 @@ class Run:
             results = backend.apply(*(real for _, real, _ in steps))
         self._compare(steps, results, sure)
 
-    def _may_be_lost(self, steps: list[tuple[Pair | None, Step, Step]]) -> bool:
+    def _may_be_lost(self, steps: list[tuple[JobPair | None, Step, Step]]) -> bool:
         """Whether the answer may be lost: each reservation stands, and is in one step.
 
         A backend may take it that a reservation which has ended was ended by what it said first.
@@ -239,12 +250,12 @@ class Run:
         )
         return stand and len({pair.model.fence for pair in pairs}) == len(pairs)
 
-    def _sure(self, steps: list[tuple[Pair | None, Step, Step]], backend: Backend) -> set[int]:
+    def _sure(self, steps: list[tuple[JobPair | None, Step, Step]], backend: Backend) -> set[int]:
         """Name the reservations that a backend which is not joint need not renew to be sure."""
         return {id(pair) for pair, _, _ in steps if pair and backend.clock() < pair.real.sure_until}
 
     def _compare(
-        self, steps: list[tuple[Pair | None, Step, Step]], results: list[Result], sure: set[int]
+        self, steps: list[tuple[JobPair | None, Step, Step]], results: list[Result], sure: set[int]
     ) -> None:
         assert len(results) == len(steps)
         for (pair, _, step), result in zip(steps, results, strict=True):
@@ -279,7 +290,7 @@ class Run:
 
     def _keep(self, worker: int, job: Reservation, other: Reservation) -> None:
         assert isinstance(other, MemoryJob)
-        self.pairs[worker].append(Pair(job, other))
+        self.pairs[worker].append(JobPair(job, other))
 
     def _take(self, event: Take) -> None:
         if Capability.SEARCH not in self.able:
@@ -311,7 +322,7 @@ class Run:
         if job is not None and other is not None:
             self._keep(1 - event.worker, job, other)
 
-    def _pass(self, event: Pass) -> None:
+    def _age(self, event: Age) -> None:
         if self.bench.skews:
             self.bench.pass_time(event.seconds)
             self.model.timing.skew += event.seconds

@@ -56,7 +56,7 @@ _DELAYS = (0.0, 0.0, 0.0, 50.0, 250.0, 650.0)
 
 
 @dataclass(frozen=True)
-class Draft:
+class StepDraft:
     """A step to be, about the last reservation of the worker but `of`, or about none."""
 
     of: int | None
@@ -64,11 +64,11 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Apply:
+class Exchange:
     """Apply steps, `twice`: each a second time behind it; `lost`: the answer is lost on its way."""
 
     worker: int
-    drafts: tuple[Draft, ...]
+    drafts: tuple[StepDraft, ...]
     twice: bool = False
     lost: bool = False
     told: bool = False
@@ -79,11 +79,11 @@ class Reserve:
     worker: int
     queues: tuple[str, ...]
     limit: int
-    first: tuple[Draft, ...] = ()
+    first: tuple[StepDraft, ...] = ()
 
 
 @dataclass(frozen=True)
-class Pass:
+class Age:
     seconds: float
 
 
@@ -126,7 +126,7 @@ class Look:
     failed_queue: str | None = None
 
 
-Event = Apply | Reserve | Pass | Purge | Kick | Take | Adopt | Look
+Event = Exchange | Reserve | Age | Purge | Kick | Take | Adopt | Look
 
 
 class Author:
@@ -174,11 +174,11 @@ class Author:
 
     def _apply(self) -> Event:
         if self._one(*[False] * 9, True):
-            draft = Draft(self._recent(), (self._settling(),))
-            return Apply(self._worker(), (draft,), told=True)
+            draft = StepDraft(self._recent(), (self._settling(),))
+            return Exchange(self._worker(), (draft,), told=True)
         drafts = tuple(self._draft() for _ in range(self._one(1, 1, 1, 2, 3)))
         twice, lost = self._one(False, False, False, True), self._one(False, True)
-        return Apply(self._worker(), drafts, twice, lost)
+        return Exchange(self._worker(), drafts, twice, lost)
 
     def _talk(self) -> list[Event]:
         """Make up what a worker tells between short jobs."""
@@ -189,21 +189,23 @@ class Author:
         )
         return [
             Reserve(worker, tuple(self.queues), 2),
-            Apply(worker, (Draft(1, (start,)),), told=True),
-            Apply(worker, (Draft(1, (*end, Delete())), Draft(0, (*begun, start))), told=True),
+            Exchange(worker, (StepDraft(1, (start,)),), told=True),
+            Exchange(
+                worker, (StepDraft(1, (*end, Delete())), StepDraft(0, (*begun, start))), told=True
+            ),
         ]
 
-    def _draft(self) -> Draft:
+    def _draft(self) -> StepDraft:
         kind = self._one("push", "settle", "settle", "settle", "free", "free", "mixed")
         if kind == "push":
-            return Draft(None, (self._push(),))
+            return StepDraft(None, (self._push(),))
         if kind == "settle":
-            return Draft(self._recent(), (self._settling(),))
+            return StepDraft(self._recent(), (self._settling(),))
         operations = [make() for make in self.random.choices(self.kinds, k=self._one(1, 1, 2, 4))]
         if kind == "free":
-            return Draft(None, tuple(operations))
+            return StepDraft(None, tuple(operations))
         operations.insert(self.random.randint(0, len(operations)), self._settling())
-        return Draft(self._recent(), tuple(operations))
+        return StepDraft(self._recent(), tuple(operations))
 
     def _reserve(self) -> Event:
         queues = self.random.sample(self.queues, self.random.randint(1, len(self.queues)))
@@ -211,7 +213,7 @@ class Author:
         return Reserve(self._worker(), tuple(queues), self._one(1, 1, 2, 4), first)
 
     def _age(self) -> Event:
-        return Pass(self._one(100.0, 100.0, 200.0, 400.0, 1000.0))
+        return Age(self._one(100.0, 100.0, 200.0, 400.0, 1000.0))
 
     def _take(self) -> Event:
         if self._one(False, True):
@@ -348,7 +350,7 @@ def _simpler(event: Event) -> Iterator[Event]:
     if isinstance(event, Reserve):
         yield replace(event, first=())
         yield replace(event, limit=1)
-    if not isinstance(event, Apply):
+    if not isinstance(event, Exchange):
         return
     yield replace(event, twice=False, lost=False)
     for draft in event.drafts:

@@ -8,7 +8,7 @@ from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History, PastAttempt
 from qframe.contracts.step import Operation, Push, Reservation, Result, Start, Step
-from tests.conformance.backends import Bench
+from qframe.testing.conformance.bench import Bench
 
 QUEUE = "q"
 

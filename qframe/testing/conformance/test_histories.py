@@ -1,0 +1,34 @@
+"""The backend does, whatever is done to it, what the memory backend does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from qframe.testing.conformance.bench import Bench
+from qframe.testing.conformance.history import Author, Event, shrunk
+from qframe.testing.conformance.history_run import HistoryRun
+from qframe.testing.conformance.plugin import MakeBench
+
+
+def test_it_does_what_the_memory_backend_does(bench: Bench, make_bench: MakeBench) -> None:
+    def run(history: Sequence[Event]) -> None:
+        fresh = make_bench()
+        try:
+            HistoryRun(fresh).all(history)
+        finally:
+            fresh.close()
+
+    def fails(history: Sequence[Event]) -> bool:
+        try:
+            run(history)
+        except Exception:  # noqa: BLE001 (whatever it is, less of it may do)
+            return True
+        return False
+
+    for seed in range(bench.histories):
+        history = Author(seed).history()
+        if fails(history):
+            run(shrunk(history, fails))
+            pytest.fail(f"seed {seed} fails at times")
