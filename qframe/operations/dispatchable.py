@@ -28,7 +28,7 @@ _HARMLESS = (
 )  # fmt: skip
 _LONGEST = 200
 _INTERNAL = "qframe."
-"""How the names of qframe's own jobs begin."""
+"""How the modules of qframe's own jobs begin."""
 
 
 class JobField(BaseModel):
@@ -93,7 +93,8 @@ def dispatchable(queues: QueueManager, pattern: str = "") -> Dispatchable:
     known = {
         found.own_name(): found
         for name in [*definition.index]
-        if not name.startswith(_INTERNAL) and (found := queues.registry.known(name)) is not None
+        if (found := queues.registry.known(name)) is not None
+        and not found.__module__.startswith(_INTERNAL)
     }
     wanted = sorted(name for name in known if not pattern or _fits(name, pattern))
     return Dispatchable(jobs=[JobKind.of(known[name]) for name in wanted], unread=unread)

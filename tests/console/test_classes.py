@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from tests.console.conftest import Shop
 
 MAIL = '''\
@@ -102,6 +104,7 @@ def test_without_configuration_those_of_files_that_only_define(shop: Shop) -> No
 
 
 def test_a_project_without_jobs(shop: Shop) -> None:
+    importlib.import_module("qframe.celery.map_tasks")  # jobs of qframe's own
     (shop.root / "shop.py").unlink()
     assert shop.run("jobs").out == "no job can be dispatched\n"
     assert shop.run("jobs", "--json").rows == []

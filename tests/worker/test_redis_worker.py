@@ -174,7 +174,9 @@ def test_the_commands_tell_and_change_what_is_there(project: Project) -> None:
         project.push("Note", {"word": "cleared"}, queue="emails", delay=delay)
     size = told(project.qframe("size", "--connection", "redis", *emails, "--json"))
     counts = {"ready": 2, "delayed": 1, "reserved": 0, "buried": 1}
-    assert json.loads(size) == [{"connection": "redis", "queue": "emails", **counts}]
+    assert json.loads(size) == [
+        {"connection": "redis", "queue": "emails", **counts, "approximate": False}
+    ]
     busy = project.qframe("monitor", "--connection", "redis", *emails, "--max", 2)
     assert busy.code == 1
     assert "emails" in busy.out
