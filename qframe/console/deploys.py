@@ -26,7 +26,7 @@ def deploy_mark(
 ) -> None:
     """Mark a deploy in the metrics and on the dashboard.
 
-    Workers mark a new version by themselves.
+    Workers mark a new version automatically.
 
     qframe deploy-mark "new price list"
     qframe deploy-mark --version 2.4.1

@@ -108,18 +108,18 @@ def retry(
     where: Where = "",
     cause: CauseOption = "",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Do durable steps again that were done.")
+        bool, typer.Option("--fresh", help="Repeat the durable steps that were done.")
     ] = False,
     from_step: Annotated[
         str,
-        typer.Option("--from", help="Do this step and later ones again.", show_default=False),
+        typer.Option("--from", help="Repeat this step and later ones.", show_default=False),
     ] = "",
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
-    """Queue failed jobs again; calling this twice queues each once.
+    """Queue failed jobs again; repeating this queues none twice.
 
-    A job with durable steps goes on where it stopped.
+    A job with durable steps continues where it stopped.
 
     qframe retry all
     qframe retry all --queue emails
@@ -198,7 +198,7 @@ def forget(
 def silence(
     cause: Annotated[str, typer.Argument(help="The key of the cause.")],
     *,
-    off: Annotated[bool, typer.Option("--off", help="End it.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="End the silence.")] = False,
     config: Config = None,
 ) -> None:
     """Silence a cause of failures for 30 days; its jobs stay failed.

@@ -37,7 +37,8 @@ def health(
     """Check whether a worker is alive or ready; for probes.
 
     It reads the file that the worker writes, --health-file; without any, those of all workers of
-    this user on this host, which must all be alive. It says why in a line, and exits 0 or 1.
+    this user on this host, which must all be alive. It prints the reason in one line, and exits 0
+    or 1.
 
       qframe health --live
       qframe health --ready --health-file /run/qframe/mail

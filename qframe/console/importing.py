@@ -49,22 +49,23 @@ def import_(  # noqa: PLR0913 (one for each option of the command)
     prefix: Annotated[
         str | None,
         typer.Option(
-            "--prefix", help="What all its keys begin with, if not the usual.", show_default=False
+            "--prefix", help="The prefix of its keys, if not the default.", show_default=False
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything there, too.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Also leave every job there.")] = False,
     held: Annotated[
-        bool, typer.Option("--held", help="Also move what Celery's workers had when they died.")
+        bool, typer.Option("--held", help="Also move the jobs of Celery workers that died.")
     ] = False,
     dry_run: DryRun = False,
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Move what waits in Celery, RQ or Resque, on Redis, once, however often it is said.
+    """Move waiting jobs of Celery, RQ or Resque from Redis, each job once.
 
-    Stop its workers first. A job leaves its queue there when its push here stands; what cannot be
-    moved stays, with the reason, and the exit code is 1. Pickle is never read.
+    Stop the old workers first. A job is removed there only once it is queued here, so you may
+    repeat the command. What cannot be moved stays, with the reason, and the exit code is 1.
+    Pickle is never read.
 
       qframe import celery redis://127.0.0.1:6379/0 --dry-run
       qframe import celery redis://127.0.0.1/0 --map shop.add=app.jobs.Add --queue celery=default

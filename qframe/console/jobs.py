@@ -49,7 +49,7 @@ def dispatch(  # noqa: PLR0913 (one for each option of the command)
         seconds(
             "--once-for",
             most=CENTURY,
-            help="Seconds for which the key counts; default: the class's `once`, or a day.",
+            help="Seconds for which the key is valid; default: the class's `once`, or a day.",
             show_default=False,
         ),
     ] = None,

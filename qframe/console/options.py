@@ -57,7 +57,7 @@ Where = Annotated[
     str,
     typer.Option(
         "--where",
-        help="Filter, such as 'queue:mail* older:5m' (docs/operate/filters.md).",
+        help="Filter, such as 'queue:mail* older:5m' (docs/reference/filters.md).",
         show_default=False,
     ),
 ]

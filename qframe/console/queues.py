@@ -50,7 +50,7 @@ def pause(
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> None:
-    """Pause a queue, or without a name all; running jobs finish.
+    """Pause one queue, or all; running jobs finish.
 
     qframe pause emails
     qframe pause --for 600
@@ -66,7 +66,7 @@ def pause(
 def resume(
     queue: Queue = "", *, connection: ConnectionOption = None, config: Config = None
 ) -> None:
-    """Resume a queue, or without a name everything that is paused.
+    """Resume one queue, or everything that is paused.
 
     qframe resume emails
     qframe resume

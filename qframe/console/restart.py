@@ -44,7 +44,7 @@ def restart(
 ) -> int:
     """Ask every worker to exit after its current job.
 
-    Whatever supervises the workers starts new ones.
+    Their supervisor then starts new ones.
 
     With --wait, names each worker that has exited; exits 1 if some have not.
 

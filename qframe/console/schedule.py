@@ -151,7 +151,7 @@ def next_(
 def pause(
     name: Optional = "", *, connection: ConnectionOption = None, config: Config = None
 ) -> None:
-    """Pause a schedule, or without a name all; runs due meanwhile are skipped.
+    """Pause one schedule, or all; runs that fall due are skipped.
 
     qframe schedule pause nightly
     qframe schedule pause
@@ -162,7 +162,7 @@ def pause(
 def resume(
     name: Optional = "", *, connection: ConnectionOption = None, config: Config = None
 ) -> None:
-    """Resume a schedule, or without a name everything that is paused.
+    """Resume one schedule, or all that are paused.
 
     qframe schedule resume nightly
     qframe schedule resume

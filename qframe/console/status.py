@@ -47,7 +47,7 @@ _LOOK = 1.0
 _PATIENCE = 10.0
 """Seconds the worker of a running job has to end it; it looks about once a second."""
 
-_WHICH = "uuid of the job, as `send()` gave it, or its beginning or end."
+_WHICH = "uuid of the job, as `send()` returned it, or its beginning or end."
 Id = Annotated[
     str,
     typer.Argument(metavar="ID", help=_WHICH),
@@ -66,7 +66,7 @@ def status(
 ) -> int:
     """Show the state, progress and result of a tracked job.
 
-    Of a job in the line of its group it shows the position, tracked or not.
+    For a job in the line of its group it shows the position, tracked or not.
 
     With --follow the exit code is 0 when the job is done, 1 when it failed or was cancelled.
 
@@ -96,9 +96,9 @@ def event(
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
-    """Send an event to a job that waits for it, or will.
+    """Send an event to a job that waits for it, now or later.
 
-    Exits 1 if an event of this name was sent before, or the job has waited for it in vain.
+    Exits 1 if an event of this name was sent before, or the job's wait has timed out.
 
       qframe event 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 paid
       qframe event 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 paid '{"by": "card"}'

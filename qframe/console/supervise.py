@@ -51,7 +51,7 @@ def supervise(
 ) -> int:
     """Run pools of workers that grow and shrink with their queues.
 
-    [supervisors.NAME] in the configuration says which queues, and how many workers at most.
+    [supervisors.NAME] in the configuration names their queues and limits their workers.
 
       qframe supervise
       qframe supervise mail --json

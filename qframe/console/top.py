@@ -60,7 +60,7 @@ def top(
     """Show problems, queues, failures and workers, live.
 
     Keys, as on the page: o overview, q queues, j jobs that run, f failed, w workers, b batches,
-    l flows, c classes, s schedules, and / for a filter; besides, p supervisors; x or Ctrl-C ends
+    l flows, c classes, s schedules, and / for a filter; also p supervisors; x or Ctrl-C ends
     it.
 
       qframe top

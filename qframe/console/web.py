@@ -33,7 +33,7 @@ def web(
     read_only: Annotated[bool, typer.Option("--read-only", help="Disable all actions.")] = False,
     config: Config = None,
 ) -> None:
-    """Serve the dashboard, with which people see and manage jobs.
+    """Serve the web page that shows and manages jobs.
 
     Any address but loopback needs a password or a token: [web] in the configuration, or
     QFRAME_WEB__PASSWORD.
