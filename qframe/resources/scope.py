@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from concurrent import futures
 from contextlib import AsyncExitStack, ExitStack
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from qframe import forks
-from qframe.exceptions import JobDefinitionError
+from qframe.exceptions import Interruption, JobDefinitionError
 from qframe.resources import plans
 from qframe.resources.declared import Factory, Need
 from qframe.resources.plans import ResourcePlan
@@ -28,9 +29,16 @@ log = logging.getLogger("qframe")
 
 RunOnLoop = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine to its end on the event loop of the jobs."""
+Closing = Callable[[str, Callable[[], object]], None]
+"""Calls what closes the thing of this name, and ends it if that takes too long."""
 
 _LOOK_EVERY = 0.1
 """Seconds between looks of a thread that waits for another's resource: what ends it comes then."""
+
+
+def just_closed(_: str, act: Callable[[], object]) -> None:
+    """Close something, however long that takes."""
+    act()
 
 
 class ResourceScope:
@@ -145,7 +153,7 @@ class ResourceScope:
                 plan.told(error)
                 wanted.error = error
                 wanted.over.set_result(None)
-            if not isinstance(error, Exception | asyncio.CancelledError):
+            if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
             self.forget(wanted)
@@ -160,16 +168,13 @@ class ResourceScope:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def close(self, run: RunOnLoop | None = None) -> None:
+    def close(self, run: RunOnLoop | None = None, closing: Closing = just_closed) -> None:
         """Close all, the last first; `run` runs the loop of those that live on one.
 
-        What they raise is logged.
+        What they raise is logged. `closing` bounds the closing of each.
         """
         for each in self._last_first():
-            if isinstance(each, _ThreadResource):
-                each.close()
-            elif run is not None and not each.loop.is_closed():
-                run(each.end())
+            closing(f"the resource {each.plan.name}", partial(_close, each, run))
 
     async def close_on_loop(self) -> None:
         """As `close`, on the running event loop."""
@@ -192,6 +197,13 @@ class ResourceScope:
         """In a forked child: never drop what the parent has made, which would close it here."""
         for each in self._made:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
+def _close(resource: _ThreadResource | _LoopResource, run: RunOnLoop | None) -> None:
+    if isinstance(resource, _ThreadResource):
+        resource.close()
+    elif run is not None and not resource.loop.is_closed():
+        run(resource.end())
 
 
 class _ThreadResource:
@@ -219,7 +231,7 @@ class _ThreadResource:
     def close(self) -> None:
         try:
             self.stack.close()
-        except Exception:
+        except (Exception, SystemExit, asyncio.CancelledError):
             log.exception("the resource %s raised when it was closed", self.plan.name)
 
 
@@ -277,8 +289,18 @@ class _LoopResource:
     async def end(self) -> None:
         self._end.set()
         await asyncio.wait([self.task])
+        if isinstance(self.error, Interruption):
+            raise self.error
+        if self.error is not None:
+            self._tell(self.error)
 
     def failed_to_close(self, error: BaseException) -> None:
+        if self._end.is_set() and isinstance(error, asyncio.CancelledError | Interruption):
+            self.error = error  # for `end`, unless that was broken off, too
+        else:
+            self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
         log.error("the resource %s raised when it was closed", self.plan.name, exc_info=error)
 
 

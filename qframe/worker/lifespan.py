@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import named
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
+from qframe.resources.scope import Closing, RunOnLoop, just_closed
 
 log = logging.getLogger("qframe")
 
 _LOOK_EVERY = 0.1
 """Seconds between looks for a signal to stop while it is entered."""
-
-RunOnLoop = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine to its end on the event loop of the jobs."""
 
 
 class Lifespan:
@@ -48,12 +47,13 @@ class Lifespan:
         run: RunOnLoop,
         stops: Callable[[], bool],
         on_end: Callable[[], None] = lambda: None,
+        closing: Closing = just_closed,
     ) -> Iterator[bool]:
         """Enters it, and leaves it behind the body; gives whether to go on.
 
         That is false if `stops` became true meanwhile: an `async` one is cancelled then. Raises
         `ConfigurationError` if it raises while it is entered; what it raises later is logged. If an
-        `async` one ends while the body runs, `on_end` is called.
+        `async` one ends while the body runs, `on_end` is called. `closing` bounds leaving it.
         """
         self._on_end = on_end
         try:
@@ -66,7 +66,7 @@ class Lifespan:
             yield entered and not stops()
         finally:
             if entered:
-                self._leave(run)
+                closing(self.name, partial(self._leave, run))
 
     def _enter(self, run: RunOnLoop, stops: Callable[[], bool]) -> bool:
         if self._make is None:

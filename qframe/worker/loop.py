@@ -156,7 +156,8 @@ class Loop:
         if lifespan is None:
             return self._ran_with_resources()
         run, signals = execution.run_on_kept_loop, self.signals
-        with lifespan.around(run, lambda: signals.quit, signals.request_stop) as goes_on:
+        stop, closing = signals.request_stop, self.runner.closing
+        with lifespan.around(run, lambda: signals.quit, stop, closing) as goes_on:
             signals.look_after(lifespan)
             return self._ran_with_resources() if goes_on else StopReason.INTERRUPTED
 
@@ -165,7 +166,7 @@ class Loop:
             return self._ran()
         finally:
             if self.runner.resources is not None:
-                self.runner.resources.close(execution.run_on_kept_loop)
+                self.runner.resources.close(execution.run_on_kept_loop, self.runner.closing)
 
     def _own_lifespan(self) -> Lifespan | None:
         """Returns the lifespan to enter in this process, if any."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import qframe_health
@@ -120,6 +120,21 @@ class Runner(Shared):
 
     def close(self) -> None:
         self.cancellation.tidy()
+
+    def closing(self, what: str, act: Callable[[], object]) -> None:
+        """Calls `act`, which closes something; for `grace` seconds, or until a further signal."""
+        seconds = max(1.0, self.options.grace)
+        self.watchdog.cover(2 * seconds)
+        try:
+            with self.signals.closing(seconds):
+                act()
+        except JobTimedOut:
+            log.error("%s did not close in %g s: the worker ends without it", what, seconds)  # noqa: TRY400 (one line)
+        except Interruption:
+            again = "had not closed when the worker was asked again to stop: it ends without it"
+            log.error("%s %s", what, again)  # noqa: TRY400 (one line)
+        finally:
+            self.watchdog.cancel()
 
     # -- waiting ----------------------------------------------------------------------------------
 

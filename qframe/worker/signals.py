@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Self
 
@@ -45,6 +46,7 @@ class Signals(WakeUp):
         self.on_main_thread = handled and threading.current_thread() is threading.main_thread()
         self._ending: tuple[Interruption, Callable[[], bool]] | None = None
         self._running = False
+        self._closes = False
         self._timeout = 0.0
         self._rings_at = 0.0
         self._armed_at = 0.0
@@ -139,6 +141,18 @@ class Signals(WakeUp):
         if self._armed_for:
             self._set_alarm(0)
 
+    @contextlib.contextmanager
+    def closing(self, seconds: float) -> Iterator[None]:
+        """Raises in the body after so many seconds, or at a second signal to stop."""
+        self._closes = True
+        try:
+            self.running(seconds)
+            yield
+        finally:
+            self.not_running()
+            self.at_rest()
+            self._closes = False
+
     def look_after(self, job: Job | Lifespan) -> None:
         """Restores handlers that a job or the lifespan has replaced, and logs which."""
         if self.on_main_thread:
@@ -177,6 +191,8 @@ class Signals(WakeUp):
 
     def _interrupt(self, _number: int, frame: FrameType | None) -> None:
         ending, self._ending = self._ending, None
+        if self._closes:  # no job runs
+            return
         if ending is None:
             self._end_job(JobInterrupted("the worker got SIGUSR1"), frame)
         elif ending[1]():

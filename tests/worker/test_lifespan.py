@@ -274,3 +274,93 @@ def test_a_wrong_one_is_refused() -> None:
         lifespan.around(lambda _: None, lambda: False),
     ):
         pass
+
+
+LEAVING = """
+import asyncio, time
+from contextlib import asynccontextmanager, contextmanager
+from typing import Annotated
+from jobs import note
+from qframe import Queueable, Resource
+
+@asynccontextmanager
+async def awaits():
+    yield
+    note("leaving")
+    await asyncio.sleep(3600)
+
+@asynccontextmanager
+async def blocks_the_loop():
+    yield
+    note("leaving")
+    time.sleep(3600)
+
+@contextmanager
+def blocks():
+    yield
+    note("leaving")
+    time.sleep(3600)
+
+@contextmanager
+def last():
+    yield
+    note("left")
+
+class OfLoop(Queueable):
+    async def handle(self, it: Annotated[None, Resource(awaits)]): ...
+
+class BlocksLoop(Queueable):
+    async def handle(self, it: Annotated[None, Resource(blocks_the_loop)]): ...
+
+class OfThread(Queueable):
+    def handle(self, it: Annotated[None, Resource(blocks)]): ...
+"""
+
+
+@pytest.mark.parametrize("worker", ["alone", "slots"])
+@pytest.mark.parametrize("name", ["awaits", "blocks_the_loop", "blocks"])
+def test_one_that_hangs_as_it_is_left_is_ended_by_a_second_signal(
+    project: Project, worker: str, name: str
+) -> None:
+    project.write("life.py", LEAVING)
+    toml = f'[worker]\nlifespan = "life:{name}"'
+    process = project.idle(*WORKERS[worker], "--grace", 600, toml=toml)
+    process.signal(signal.SIGTERM)
+    project.wait_for_note("leaving")
+    process.signal(signal.SIGTERM)
+    ended = process.finished()
+    assert ended.code == 0
+    assert f"the lifespan life:{name} had not closed when the worker was asked again" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+@pytest.mark.parametrize("name", ["awaits", "blocks_the_loop", "blocks"])
+def test_one_that_hangs_as_it_is_left_has_its_grace(
+    project: Project, worker: str, name: str
+) -> None:
+    project.write("life.py", LEAVING)
+    project.configure(f'worker.lifespan = "life:{name}"')
+    project.push("Note", {"word": "done"})
+    ended = project.drain(*WORKERS[worker], "--grace", 1)
+    assert f"the lifespan life:{name} did not close in 1 s" in ended.err
+    assert "Traceback" not in ended.err
+    assert [each[0] for each in project.notes()] == ["note", "leaving"]
+    assert not project.failed()
+
+
+@pytest.mark.parametrize("worker", ["alone", "slots"])
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [("OfLoop", "awaits"), ("BlocksLoop", "blocks_the_loop"), ("OfThread", "blocks")],
+)
+def test_a_resource_that_hangs_as_it_is_closed_has_its_grace(
+    project: Project, worker: str, job: str, name: str
+) -> None:
+    project.write("life.py", LEAVING)
+    project.configure('jobs = ["life"]\nworker.lifespan = "life:last"')
+    project.push(f"life.{job}")
+    ended = project.drain(*WORKERS[worker], "--grace", 1)
+    assert f"the resource {name} did not close in 1 s" in ended.err
+    assert "Traceback" not in ended.err
+    assert project.notes() == [["leaving"], ["left"]]

@@ -96,7 +96,9 @@ class ChildAttempt(Attempt):
         try:
             with (
                 execution.kept_event_loop(),
-                lifespan.around(execution.run_on_kept_loop, lambda: False),
+                lifespan.around(
+                    execution.run_on_kept_loop, lambda: False, closing=self._runner.closing
+                ),
             ):
                 return self._runner.perform(self, RUN)
         except ConfigurationError as error:  # it cannot be entered
@@ -201,7 +203,7 @@ class ChildSignals(Signals):
     def running(self, timeout: float) -> None:
         """The job runs from now on; raises what came before."""
         super().running(timeout)
-        if self._waiting is not None:
+        if self._waiting is not None and not self._closes:
             self._end_job(self._waiting, None)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 (a handler)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from qframe import events
 from qframe.drivers import heartbeat
@@ -31,8 +31,9 @@ class Fetcher(Loop):
         if lifespan is None:
             return self._run_jobs(lambda: loop.close(self.options.grace))
         try:
-            run, left, signals = loop.loop.run_until_complete, ExitStack(), self.runner.signals
-            around = lifespan.around(run, lambda: signals.quit, signals.request_stop)
+            left, signals = ExitStack(), self.runner.signals
+            stop, closing = signals.request_stop, self.runner.closing
+            around = lifespan.around(self._run_on_loop, lambda: signals.quit, stop, closing)
             if not left.enter_context(around):
                 left.close()
                 return StopReason.INTERRUPTED
@@ -57,11 +58,21 @@ class Fetcher(Loop):
             thread.join()
             overseer.stop()
             if self.runner.resources is not None:
-                self.runner.resources.close(loop.loop.run_until_complete)
+                self.runner.resources.close(self._run_on_loop, self.runner.closing)
             end()
         if self._error is not None:
             raise self._error
         return self._reason
+
+    def _run_on_loop(self, steps: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (what it gives)
+        signals = self.runner.signals
+        signals.fired = None
+        try:
+            return self.runner.jobs_loop.loop.run_until_complete(steps)
+        except RuntimeError:
+            if signals.fired is not None:  # which has stopped the loop
+                raise signals.fired from None
+            raise
 
     def _fetch(self) -> None:
         runner = self.runner

@@ -70,8 +70,11 @@ class SlotSignals(Signals):
 
     # -- handlers -------------------------------------------------------------------------------
 
-    def _ring(self, _number: int, frame: FrameType | None) -> None:
+    def _ring(self, number: int, frame: FrameType | None) -> None:
         self.wake()  # the loop may have set its own descriptor
+        if self._closes:
+            super()._ring(number, frame)
+            return
         now = time.monotonic()
         jobs = [*self.jobs()]
         with self._arming:
@@ -95,12 +98,25 @@ class SlotSignals(Signals):
             guard.interrupt(here.fired, frame)
 
     def _end_job(self, error: Interruption, frame: FrameType | None) -> None:
+        if self._closes:
+            self._end_closing(error, frame)
+            return
         here = current.get()
         jobs = sorted((job for job in self.jobs() if job.runs), key=lambda job: job is here)
         self.interrupted = error if jobs else None
         self.wake()
         for job in jobs:
             job.fire(type(error)(*error.args), frame)  # each has a traceback of its own
+
+    def _end_closing(self, error: Interruption, frame: FrameType | None) -> None:
+        """Raises in code that runs; stops a loop that waits, which might swallow the error."""
+        loop = asyncio._get_running_loop()  # noqa: SLF001 (None if there is none)
+        if loop is None or asyncio.current_task(loop) is not None:
+            super()._end_job(error, frame)
+        elif self._running:
+            self._running = False
+            self.fired = error
+            loop.call_soon_threadsafe(loop.stop)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.wake()
