@@ -45,6 +45,7 @@ _DRIVERS = {
     "database": "database.backend:DatabaseBackend",
     "redis": "redis.backend:RedisBackend",
     "beanstalkd": "beanstalkd.backend:BeanstalkdBackend",
+    "rabbitmq": "rabbitmq.backend:RabbitmqBackend",
     "memory": "memory.backend:MemoryBackend",
     "sync": "sync:SyncBackend",
     "null": "null:NullBackend",

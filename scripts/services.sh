@@ -16,6 +16,7 @@ is_there() {
         mariadb-server) command -v mariadbd || ls /usr/sbin/mariadbd ;;
         pgbouncer) command -v pgbouncer || ls /usr/sbin/pgbouncer ;;
         beanstalkd) command -v beanstalkd ;;
+        rabbitmq-server) command -v rabbitmq-server || ls /usr/lib/rabbitmq/bin/rabbitmq-server ;;
         php-cli) command -v php ;;
         nodejs) command -v node ;;
         ruby | curl) command -v "$1" ;;
@@ -55,7 +56,7 @@ install() {
 }
 
 missing=
-for package in redis-server postgresql mariadb-server pgbouncer beanstalkd \
+for package in redis-server postgresql mariadb-server pgbouncer beanstalkd rabbitmq-server \
     php-cli php-redis php-pgsql php-mysql php-sqlite3 php-laravel-framework php-pda-pheanstalk nodejs ruby curl \
     prometheus gcc libc6-dev chromium fonts-dejavu-core; do
     is_there "$package" || missing="$missing $package"

@@ -25,6 +25,7 @@ from tests.support import forking, selection, spreading
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer
+from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.shop import Shop, opened
 from tests.support.sql_server import SqlServer
@@ -147,6 +148,13 @@ def beanstalkd_server(beanstalkd_running: BeanstalkdServer) -> BeanstalkdServer:
 def own_beanstalkd(tmp_path: Path) -> Iterator[BeanstalkdServer]:
     """Give a private beanstalkd of the test's own, to be broken."""
     with BeanstalkdServer(tmp_path / "beanstalkd") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitmqServer]:
+    """Give the private RabbitMQ all tests of this process share, as it was left."""
+    with RabbitmqServer(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
 
 

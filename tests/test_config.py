@@ -12,10 +12,11 @@ from qframe import ConfigurationError, QueueManager, config, events
 from qframe.config import Settings, load
 from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.database.settings import DatabaseSettings
+from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.drivers.redis.settings import RedisSettings
 from qframe.jobs import project
 
-OF_DRIVERS = (BeanstalkdSettings, DatabaseSettings, RedisSettings)
+OF_DRIVERS = (BeanstalkdSettings, DatabaseSettings, RabbitmqSettings, RedisSettings)
 MODELS = [
     each
     for each in (*vars(config).values(), *OF_DRIVERS)

@@ -38,7 +38,7 @@ What `/metrics` has. [Metrics](../operate/metrics.md#read-them-with-prometheus) 
 | name | kind | labels | meaning |
 |---|---|---|---|
 """
-_DRIVERS = ("database", "redis", "beanstalkd")
+_DRIVERS = ("database", "redis", "beanstalkd", "rabbitmq")
 
 
 def _api() -> str:

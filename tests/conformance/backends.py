@@ -20,12 +20,15 @@ from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.ordered import OrderedBackend
+from qframe.drivers.rabbitmq.backend import RabbitmqBackend
+from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.drivers.redis.settings import RedisSettings
 from qframe.testing.conformance import Bench
 from tests.support.bare_broker import BareBroker, BrokerServer, VisibleBroker
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.proxy import Mode, Proxy
+from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.sql_server import SqlServer
 
@@ -192,6 +195,23 @@ class BeanstalkdBench(Bench):
         return BeanstalkdBackend(NAME, settings, lambda: self.driver_facts, self.timing)
 
 
+class RabbitmqBench(Bench):
+    """RabbitMQ with facts in memory. Its tests have queues of their own: emptying takes longer."""
+
+    skews = False
+    shared = False
+    slow = True
+    _prefixes = itertools.count()
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        server: RabbitmqServer = request.getfixturevalue("rabbitmq_running")
+        prefix = f"t{next(self._prefixes)}:"
+        self._settings = RabbitmqSettings(url=server.url, prefix=prefix)
+
+    def make(self) -> Backend:
+        return RabbitmqBackend(NAME, self._settings, lambda: self.driver_facts, self.timing)
+
+
 class BrokerBench(Bench):
     """A broker that only delivers, with facts in memory."""
 
@@ -217,6 +237,7 @@ BACKENDS: dict[str, type[Bench]] = {
     "mariadb with innodb_snapshot_isolation=ON": MariadbSnapshotBench,
     "redis": RedisBench,
     "beanstalkd": BeanstalkdBench,
+    "rabbitmq": RabbitmqBench,
     "bare broker": BrokerBench,
     "visible broker": VisibleBrokerBench,
     "ordered memory": OrderedBench,

@@ -37,6 +37,10 @@ testing/test_documentation.py::test_a_page_does_what_it_says
 benchmarks/test_benchmarks.py::test_a_folder_without_qframe_is_no_checkout
 plugins/test_list_driver.py::test_one_that_cannot_be_loaded_is_one_line
 drivers/database/test_many_workers.py::test_eight_workers_on_one_queue
+drivers/rabbitmq/test_lost.py::test_a_server_that_stands_still_is_noticed
+drivers/rabbitmq/test_lost.py::test_heartbeats_are_sent_beside_a_running_job
+drivers/rabbitmq/test_lost.py::test_the_server_is_killed_and_started_again
+drivers/rabbitmq/test_messages.py::test_a_message_that_is_too_large_is_refused
 drivers/redis/test_bad_members.py::test_a_member_of_64_megabytes_is_failed_with_its_bytes
 worker/test_redis_faults.py::*
 worker/test_beanstalkd_faults.py::*

@@ -95,7 +95,7 @@ class BrokerJob(Reservation):
     is lost.
     """
 
-    __slots__ = ("deliveries", "delivery", "known", "logged", "message", "until")
+    __slots__ = ("deliveries", "delivery", "known", "logged", "message", "until", "worker_died")
 
     def __init__(
         self,
@@ -122,6 +122,7 @@ class BrokerJob(Reservation):
         """Its entry in the log of attempts, as it was last seen."""
         self.logged = deliveries > 1 or message.kept
         """Whether the log may have an entry."""
+        self.worker_died = False
 
     @property
     def fence(self) -> bytes:

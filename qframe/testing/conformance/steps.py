@@ -7,6 +7,7 @@ import pytest
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History, PastAttempt
+from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Operation, Push, Reservation, Result, Start, Step
 from qframe.testing.conformance.bench import Bench
 
@@ -41,6 +42,13 @@ def tried(backend: Backend, job: Reservation | None, *operations: Operation) -> 
     """Give the result of one step."""
     (result,) = backend.apply(Step(job, *operations))
     return result
+
+
+def counted(backend: Backend, expected: Sizes, queue: str = QUEUE) -> bool:
+    """Whether the backend counts so many messages, in the states that it can count."""
+    found = backend.sizes(queue)
+    known = {state for state, number in found.counted.items() if number is not None}
+    return all(getattr(found, state) == getattr(expected, state) for state in known)
 
 
 def reserve(backend: Backend, queue: str = QUEUE) -> Reservation:

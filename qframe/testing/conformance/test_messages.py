@@ -14,6 +14,7 @@ from qframe.testing.conformance.bench import Bench
 from qframe.testing.conformance.steps import (
     QUEUE,
     apply,
+    counted,
     drained,
     needs,
     needs_time,
@@ -183,14 +184,14 @@ def test_no_steps_are_no_exchange(backend: Backend) -> None:
 
 def test_sizes_count_the_messages_by_their_places(backend: Backend, other: Backend) -> None:
     needs(backend, Capability.SIZE | Capability.BURY)
-    assert backend.sizes(QUEUE) == Sizes()
+    assert counted(backend, Sizes())
     push(backend, b"1", b"2", b"3", b"4", b"5", b"6")
     push(backend, b"7", b"8", b"9", delay=60)
     apply(backend, started(backend), Bury())
     started(backend)
     reserve(backend)
     push(backend, b"elsewhere", queue="other")
-    assert other.sizes(QUEUE) == Sizes(ready=3, delayed=3, reserved=2, buried=1)
+    assert counted(other, Sizes(ready=3, delayed=3, reserved=2, buried=1))
 
 
 def test_sizes_count_as_ready_what_is_due_or_was_given_up(bench: Bench, backend: Backend) -> None:
@@ -201,7 +202,7 @@ def test_sizes_count_as_ready_what_is_due_or_was_given_up(bench: Bench, backend:
     reserve(backend)
     started(backend, lease=60)
     bench.pass_time(30)
-    assert backend.sizes(QUEUE) == Sizes(ready=2, reserved=1)
+    assert counted(backend, Sizes(ready=2, reserved=1))
 
 
 def test_the_queues_that_hold_messages_are_listed(backend: Backend, other: Backend) -> None:
@@ -232,7 +233,7 @@ def test_a_purge_deletes_what_is_ready_or_delayed(backend: Backend) -> None:
     running = started(backend)
     assert backend.purge(QUEUE) == 2
     assert backend.purge(QUEUE) == 0
-    assert backend.sizes(QUEUE) == Sizes(reserved=1, buried=1)
+    assert counted(backend, Sizes(reserved=1, buried=1))
     apply(backend, running, Release())
     assert drained(backend, QUEUE, "other") == [b"runs", b"elsewhere"]
 
@@ -302,7 +303,7 @@ def test_messages_are_listed_page_by_page_in_their_order(backend: Backend) -> No
     assert browsed(backend, Place.DELAYED) == [b"later %d" % n for n in (3, 2, 1, 0)]
     assert sorted(browsed(backend, Place.BURIED)) == [b"buried %d" % n for n in range(3)]
     assert sorted(browsed(backend, Place.RUNNING)) == [b"held", b"rests", b"running", b"runs"]
-    assert backend.sizes(QUEUE) == Sizes(5, 4, 4, 3)
+    assert counted(backend, Sizes(5, 4, 4, 3))
     places = {each.raw_body: each.place for each in backend.browse(QUEUE, Place.RUNNING).found}
     assert places[b"held"] is Place.HELD
     assert places[b"runs"] is Place.RUNNING
@@ -361,7 +362,7 @@ def test_what_was_found_ready_delayed_or_buried_can_be_taken(
         assert job.attempts == (found.place is Place.BURIED)
         apply(backend, job, Start(60))
         apply(backend, job, Delete())
-    assert other.sizes(QUEUE) == Sizes()
+    assert counted(other, Sizes())
 
 
 def test_notes_are_read_of_what_was_found(backend: Backend, other: Backend) -> None:

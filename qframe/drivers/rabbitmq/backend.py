@@ -1,0 +1,155 @@
+"""RabbitmqBackend: jobs in quorum queues; delays, attempts and notes are facts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from qframe.contracts.backend import Backend, Capability, Health, Timing
+from qframe.contracts.queue import Sizes
+from qframe.drivers.broker.backend import BrokerBackend
+from qframe.drivers.broker.message import BrokerJob, BrokerMessage
+from qframe.drivers.guard import guarded
+from qframe.drivers.rabbitmq import checks
+from qframe.drivers.rabbitmq.consumer import Consumer, Consumers, Delivery
+from qframe.drivers.rabbitmq.publisher import Publishers
+from qframe.drivers.rabbitmq.settings import RabbitmqSettings
+from qframe.exceptions import BackendUnavailable, InvalidQueueName
+
+_RESERVED = "amq."
+_SURE = 1 / 3
+"""The part of a hold in which nobody looks whether the channel is still open."""
+
+
+class RabbitmqBackend(BrokerBackend):
+    """Messages in the queues of a RabbitMQ, each published with a confirm.
+
+    A message's lease is the channel that delivered it: it lasts until that is closed.
+    """
+
+    settings_model = RabbitmqSettings
+    capabilities = (
+        BrokerBackend.capabilities
+        | Capability.WAIT
+        | Capability.SIZE
+        | Capability.PURGE
+        | Capability.DURABLE
+    )
+
+    def __init__(
+        self,
+        name: str,
+        settings: RabbitmqSettings,
+        facts: Callable[[], Backend],
+        timing: Timing | None = None,
+    ) -> None:
+        super().__init__(name, settings, facts, timing)
+        self.settings = settings
+        self._publishers = Publishers(settings)
+        self._consumers = Consumers(settings)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def publish(self, messages: Sequence[BrokerMessage]) -> None:
+        with self._publishers.one() as publisher:
+            publisher.publish(messages)
+
+    def receive(self, queues: Sequence[str], limit: int) -> list[BrokerJob]:
+        """Get messages, one queue after the other: the order is strict."""
+        self._declare(queues)
+        consumer, found = self._consumers.mine, list[BrokerJob]()
+        try:
+            for queue in queues:
+                while len(found) < limit:
+                    asked_at = self.clock()
+                    delivery = consumer.get(self._named(queue))
+                    if delivery is None:
+                        break
+                    found.append(self._job(consumer, delivery, asked_at))
+        except BackendUnavailable:
+            self._publishers.declared.clear()  # a queue may have been deleted
+            raise
+        return found
+
+    def await_messages(
+        self, queues: Sequence[str], timeout: float, wake: int | None
+    ) -> Sequence[BrokerJob]:
+        self._declare(queues)
+        consumer = self._consumers.mine
+        asked_at = self.clock()
+        names = [self._named(queue) for queue in queues]
+        found = consumer.wait(names, timeout, wake)
+        found.sort(key=lambda each: names.index(each.name))
+        jobs = [self._job(consumer, each, asked_at) for each in found]
+        self.give_back_all(jobs[1:])
+        return jobs[:1]
+
+    def _job(self, consumer: Consumer, delivery: Delivery, asked_at: float) -> BrokerJob:
+        job = self.received(
+            delivery.name[len(self.settings.prefix) :],
+            delivery.raw,
+            delivery.headers,
+            id=delivery.id,
+            deliveries=delivery.times,
+            delivery=(consumer, delivery.tag),
+            asked_at=asked_at,
+            lease=math.inf,
+        )
+        job.lasts(math.inf, asked_at + self.timing.hold * _SURE)
+        job.worker_died = delivery.times > 1
+        consumer.hold(job)
+        return job
+
+    def extend(self, job: BrokerJob, seconds: float) -> bool:
+        consumer: Consumer = job.delivery[0]
+        return consumer.has(job)
+
+    def acknowledge(self, job: BrokerJob) -> bool:
+        consumer: Consumer = job.delivery[0]
+        return consumer.acknowledge(job)
+
+    def _declare(self, queues: Sequence[str]) -> None:
+        if any(self._named(each) not in self._publishers.declared for each in queues):
+            with self._publishers.one() as publisher:
+                publisher.declare(queues)
+
+    def _named(self, queue: str) -> str:
+        return self.settings.prefix + queue
+
+    # -- messages that wait -----------------------------------------------------------------------
+
+    def counted(self, queue: str) -> Sizes:
+        with self._publishers.one() as publisher:
+            return Sizes(publisher.count(queue), unknown=frozenset({"reserved"}))
+
+    def purged(self, queue: str) -> int:
+        with self._publishers.one() as publisher:
+            return publisher.purge(queue)
+
+    # -- other calls ------------------------------------------------------------------------------
+
+    def check_queue(self, name: str) -> None:
+        if self._named(name).startswith(_RESERVED):
+            raise InvalidQueueName(f"RabbitMQ keeps names with {_RESERVED} for itself: {name}")
+
+    def described(self) -> str:
+        return self.settings.shown()
+
+    def check(self) -> Health:
+        with self._publishers.one() as publisher:
+            found = checks.warnings(publisher, self.settings)
+            return Health(f"RabbitMQ {publisher.version}", tuple(found))
+
+    def close(self) -> None:
+        with guarded:
+            with suppress(BackendUnavailable):
+                super().close()
+            self._consumers.mine.close()
+            self._publishers.close()
+
+    def leave(self) -> None:
+        with guarded:
+            with suppress(BackendUnavailable):
+                super().close()
+            self._consumers.mine.close()
