@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,9 @@ log = logging.getLogger("qframe")
 
 _LOOK_EVERY = 0.1
 """Seconds between looks for a signal to stop while it is entered."""
+_TURN_EVERY = 0.5
+_TURNS = 10
+"""How often the loop turns at a look: an error takes some turns from a task to the lifespan."""
 
 
 class Lifespan:
@@ -36,6 +40,7 @@ class Lifespan:
         self._made: Any = None
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Event | None = None
+        self._looked = 0.0
 
     def load(self) -> None:
         """Imports it. Raises `ConfigurationError`."""
@@ -67,6 +72,18 @@ class Lifespan:
         finally:
             if entered:
                 closing(self.name, partial(self._leave, run))
+
+    def look(self, run: RunOnLoop) -> None:
+        """Turns the loop of an `async` one, so that its end is noticed while no job turns it."""
+        task, now = self._task, time.monotonic()
+        if task is None or now - self._looked < _TURN_EVERY:
+            return
+        self._looked = now
+        if not task.done():
+            with suppress(SystemExit):  # of a task that it has started: it ends by that
+                run(_turns())
+        if task.done():
+            self._note_end(task)
 
     def _enter(self, run: RunOnLoop, stops: Callable[[], bool]) -> bool:
         if self._make is None:
@@ -130,7 +147,7 @@ class Lifespan:
     def _note_end(self, task: asyncio.Task[None]) -> None:
         """Tells of an end that nobody asked for, as by the error of a task that it has started."""
         assert self._over is not None  # noqa: S101 (it has begun)
-        if self._over.is_set():
+        if self._over.is_set() or self.has_ended:
             return
         self.has_ended = True
         if not task.cancelled():  # as it is when a timeout has ended the loop
@@ -143,3 +160,8 @@ class Lifespan:
         await asyncio.wait([task])
         if not task.cancelled():
             task.result()  # raises
+
+
+async def _turns() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)

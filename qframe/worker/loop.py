@@ -558,8 +558,12 @@ class Loop:
                 return StopReason.JOB_INTERRUPTED
             case Interruption():
                 return StopReason.INTERRUPTED
-        if self.runner.lifespan is not None and self.runner.lifespan.has_ended:
-            return StopReason.LIFESPAN
+        lifespan = self.runner.lifespan
+        if lifespan is not None:
+            if self._slotted is None:  # a loop of many jobs turns by itself
+                lifespan.look(execution.run_on_kept_loop)
+            if lifespan.has_ended:
+                return StopReason.LIFESPAN
         if not self.signals.quit:
             return None
         number = self.signals.stop_signal

@@ -12,7 +12,7 @@ from qframe.worker.lifespan import Lifespan
 from tests.support.process import Project, wait_for
 
 MODULE = """
-import asyncio, os, signal
+import asyncio, os, signal, time
 from contextlib import asynccontextmanager, contextmanager
 from jobs import note
 from qframe import Queueable
@@ -101,6 +101,14 @@ class Breaks(Queueable):
         failing.set()
         await asyncio.sleep(1)
         note("job")
+
+class BreaksLater(Queueable):
+    def handle(self):
+        failing.set()
+
+class Brief(Queueable):
+    def handle(self):
+        time.sleep(0.1)
 
 class Inside(Queueable):
     async def handle(self):
@@ -234,6 +242,19 @@ def test_one_that_ends_while_jobs_run_stops_the_worker_behind_them(
     assert "the lifespan life:ends_early ended while jobs ran" in worker_process.err
     assert "the connection was lost" in worker_process.err
     assert "stopped (lifespan ended): 1 done" in worker_process.out
+
+
+@pytest.mark.parametrize("then", ["idle", "busy"])
+def test_one_that_ends_is_noticed_where_no_job_is_async(project: Project, then: str) -> None:
+    configured(project, "ends_early", "BreaksLater", count=1)
+    for _ in range(200 if then == "busy" else 0):
+        project.push("life.Brief")
+    worker_process = project.work()
+    assert worker_process.wait() == 1
+    assert "the lifespan life:ends_early ended while jobs ran" in worker_process.err
+    assert "the connection was lost" in worker_process.err
+    assert "stopped (lifespan ended)" in worker_process.out
+    assert (project.sizes().ready > 0) is (then == "busy")
 
 
 def test_a_signal_to_stop_leaves_it_after_the_job(project: Project) -> None:
