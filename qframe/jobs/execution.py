@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import contextvars
 import inspect
 import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent import futures
@@ -387,9 +390,35 @@ def finish(result: Any, hooks: Hooks = of_process) -> Any:  # noqa: ANN401 (the 
     if on_a_running_loop():  # of the program that made a synchronous call
         thread = futures.ThreadPoolExecutor(1, "qframe-async-job")
         context = contextvars.copy_context()
-        return thread.submit(context.run, asyncio.run, steps).result()
+        return thread.submit(context.run, asyncio.run, _without_forks(steps)).result()
     finisher = _thread.finisher
     return (asyncio if finisher is None else finisher).run(steps)
+
+
+async def _without_forks(steps: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 (the job's result)
+    """Await steps in a thread; a child that they fork ends with them, as nobody waits there.
+
+    It ends before it closes the loop, whose selector it shares with its parent.
+    """
+    pid, code = os.getpid(), 0
+    try:
+        result = await steps
+    except BaseException as error:
+        if os.getpid() == pid:
+            raise
+        given = error.code if isinstance(error, SystemExit) else 1
+        code = given if isinstance(given, int) else int(given is not None)
+        if code == 1:
+            log.exception("a fork of this process raised in an async job")
+    else:
+        if os.getpid() == pid:
+            return result
+    try:
+        atexit._run_exitfuncs()  # noqa: SLF001 (as the end of its main thread would)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 async def _awaited(result: Any) -> Any:  # noqa: ANN401 (the job's result)

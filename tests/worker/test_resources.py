@@ -339,3 +339,39 @@ def test_a_fork_that_lives_on_closes_none_of_its_parent(project: Project) -> Non
     (made, closed) = project.notes()
     assert [made[0], closed[0]] == ["made", "closed"]
     assert made[1] == closed[1]
+
+
+ON_LOOP = """
+import asyncio, os, sys
+from qframe import Queueable, dispatch_sync, testing
+
+class ForksOnLoop(Queueable):
+    how: str
+
+    async def handle(self):
+        child = os.fork()
+        if not child:
+            if self.how == "exits":
+                sys.exit(3)
+            if self.how == "raises":
+                raise OSError("in the child")
+            return None
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                await asyncio.to_thread(os.getpid)     # the parent's loop can still be woken
+                return os.waitstatus_to_exitcode(status)
+            await asyncio.sleep(0.01)
+"""
+
+
+def test_a_fork_of_a_job_that_runs_on_another_loop_ends(project: Project) -> None:
+    project.write("looping.py", ON_LOOP)
+    ended = project.program(
+        "import asyncio\nfrom qframe import testing\nimport looping\n"
+        "async def main():\n"
+        "    for how in ('exits', 'raises', 'returns'):\n"
+        "        print(testing.run(looping.ForksOnLoop(how=how)).result, flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    assert (ended.code, ended.out.split()) == (0, ["3", "1", "0"]), ended.err
