@@ -27,7 +27,7 @@ from qframe.jobs.hooks import refuse_generator
 from qframe.jobs.options import check_option
 from qframe.payload.text import nearest, one_line
 from qframe.resources.declared import name_of
-from qframe.resources.giving import with_resources
+from qframe.resources.giving import fault_of_given, with_resources
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -103,7 +103,8 @@ class QueueableFunction(Generic[P, C_co, R_co]):
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidJob(f"{self.job_class.__qualname__}: {one_line(str(error))}") from None
+            fault = fault_of_given(self._function, kwargs) or one_line(str(error))
+            raise InvalidJob(f"{self.job_class.__qualname__}: {fault}") from None
         return cast("FunctionJob[R_co]", made(self.job_class, **bound.arguments))
 
     def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> PendingDispatch[R_co]:

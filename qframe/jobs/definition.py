@@ -69,7 +69,7 @@ from qframe.jobs.warmup import warm_up
 from qframe.models.fields import key_problem, mark_models, models_in, same_keys
 from qframe.payload import encryption, secret, timing
 from qframe.payload.text import one_line
-from qframe.resources.giving import give_to
+from qframe.resources.giving import fault_of_given, give_to
 
 if TYPE_CHECKING:
     from qframe.contracts.job import Job
@@ -550,6 +550,7 @@ def made(job_class: Callable[P, J], /, *args: P.args, **fields: P.kwargs) -> J:
     except ValidationError as error:
         name = getattr(job_class, "__name__", "the job")
         fault = "its fields are given by name, not by position" if args else first_fault(error)
+        fault = fault_of_given(getattr(job_class, "handle", None), fields) or fault
         raise InvalidJob(f"{name}: {fault}") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 from qframe.exceptions import JobDefinitionError
@@ -45,7 +46,17 @@ def with_resources(where: str, function: Factory) -> Factory:
     call = (_on_loop if is_async else _in_thread)(function, needs)
     functools.update_wrapper(call, function)
     call.__signature__ = _without(needs, function)  # type: ignore[attr-defined] # what is asked first
+    call.takes_resources = frozenset(each.name for each in needs)  # type: ignore[attr-defined] # ours
     return call
+
+
+def fault_of_given(function: object, given: Iterable[str]) -> str | None:
+    """Say that one of the `given` arguments of a dispatch is a resource of the function."""
+    taken: frozenset[str] = getattr(function, "takes_resources", frozenset())
+    for name in given:
+        if name in taken:
+            return f"{name} is a resource, which is given when the job starts: leave it out"
+    return None
 
 
 def _in_thread(function: Factory, needs: tuple[Need, ...]) -> Factory:

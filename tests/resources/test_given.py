@@ -176,8 +176,14 @@ class TestWhatIsSent:
         assert "pool" not in str(add.job_class.schema_of_fields("{model}"))
 
     def test_it_cannot_be_dispatched(self) -> None:
-        with pytest.raises(InvalidJob, match=r"^add: got an unexpected keyword argument 'pool'$"):
+        said = "is a resource, which is given when the job starts: leave it out"
+        with pytest.raises(InvalidJob, match=rf"^add: pool {said}$"):
             add.dispatch(1, pool="mine")
+        with pytest.raises(InvalidJob, match=rf"^on_loop: pool {said}$"):
+            on_loop.dispatch(1, pool="mine")
+        unknown: Any = {"plain": "mine"}
+        with pytest.raises(InvalidJob, match=rf"^Plain: plain {said}$"):
+            Plain.dispatch(**unknown)
         with pytest.raises(InvalidJob, match="too many positional"):
             add.dispatch(1, "mine")
 
