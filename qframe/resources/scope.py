@@ -95,16 +95,17 @@ class ResourceScope:
             given = self.values(plan.needs)
             wanted.value = self._context.copy().run(plan.made, wanted.stack, given)
             with self._lock:
-                self._made.append(wanted)
                 is_late = self._is_closed
+                if not is_late:
+                    self._made.append(wanted)
         except BaseException as error:  # noqa: BLE001 (raised where it is asked for)
             plan.told(error)
             wanted.error, is_late = error, False
             with self._lock:
                 del self._in_threads[plan.factory]
         wanted.over.set_result(None)
-        if is_late:
-            self.close()
+        if is_late:  # the others are closed by who closes the scope
+            wanted.close()
 
     # -- for a call on an event loop --------------------------------------------------------------
 

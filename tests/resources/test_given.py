@@ -52,6 +52,7 @@ from tests.resources.rooms import (
     on_loop,
     told,
 )
+from tests.support.process import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -351,6 +352,31 @@ class TestErrors:
 
         assert len(asyncio.run(ask())) == 1
         assert Slow.made == 1
+
+    def test_one_that_is_made_too_late_closes_itself_alone(self) -> None:
+        closing, late = threading.Event(), threading.Event()
+
+        def make_first() -> Iterator[None]:
+            yield
+            closing.set()
+            late.wait(20)
+            thread.join(20)
+
+        def make_late() -> Iterator[None]:
+            closing.wait(20)
+            yield
+            told.append("late closed")
+            late.set()
+
+        scope, loop = ResourceScope(), asyncio.new_event_loop()
+        loop.run_until_complete(scope.values_on_loop([Need("it", 0, make_by_async_context)]))
+        scope.values([Need("it", 0, make_first)])
+        thread = threading.Thread(target=scope.values, args=([Need("it", 0, make_late)],))
+        thread.start()
+        wait_for(lambda: make_late in scope._in_threads, "the late one")
+        scope.close(loop.run_until_complete)
+        loop.close()
+        assert told == ["async context made", "late closed", "async context closed"]
 
 
 def refused(handle: Any, **annotations: Any) -> str:
