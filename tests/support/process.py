@@ -301,8 +301,8 @@ class Project:
         return self.queue.sizes(queue)
 
     def empty(self, queue: str | None = None) -> bool:
-        """Whether a queue holds nothing in any state."""
-        return self.sizes(queue) == Sizes()
+        """Whether a queue has no job, in the states that can be counted."""
+        return not any(self.sizes(queue).counted.values())
 
     def failed(self) -> list[FailedJob]:
         """List the failed jobs, the first one first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import uuid as uuids
@@ -13,6 +14,7 @@ from qframe.contracts import FailedJob
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.pages import docs_page
 from tests.support.process import Process, Project, wait_for
+from tests.support.rabbitmq_server import RabbitmqServer
 
 SECRET = "s3same-open"
 """The password of every server that asks for one; no output may hold it."""
@@ -73,6 +75,20 @@ class BeanstalkdProject(ServerProject):
         self, root: Path, server: BeanstalkdServer, toml: str = "", **connection: object
     ) -> None:
         super().__init__(root, toml, **{**server.settings, **connection})
+
+
+class RabbitmqProject(ServerProject):
+    """A project on a RabbitMQ; its facts and failed jobs are in the database of its folder."""
+
+    driver = "rabbitmq"
+    _numbers = itertools.count()
+
+    def __init__(
+        self, root: Path, server: RabbitmqServer, toml: str = "", **connection: object
+    ) -> None:
+        self.prefix = f"w{next(self._numbers)}."
+        values = {**server.settings, "prefix": self.prefix, **connection}
+        super().__init__(root, toml, **values)
 
 
 def emptied(server: BeanstalkdServer) -> None:
