@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
+from qframe import forks
 from qframe.exceptions import JobDefinitionError
 from qframe.payload.text import one_line
 from qframe.resources.declared import (
@@ -84,12 +85,15 @@ def _read(factory: Factory) -> ResourcePlan:
     return ResourcePlan(factory)
 
 
-_overrides: dict[Factory, ResourcePlan] = {}
+_overrides: dict[Factory, tuple[ResourcePlan, ...]] = {}
+"""What is in the place of each, the current one last; blocks of threads end in any order."""
+_overriding = forks.lock()
 
 
 def current(factory: Factory) -> ResourcePlan:
     """Return the plan of a factory, or of what a test has put in its place."""
-    return (_overrides.get(factory) if _overrides else None) or _read(factory)
+    plans = _overrides.get(factory) if _overrides else None
+    return plans[-1] if plans else _read(factory)
 
 
 def is_for_loop(plan: ResourcePlan) -> bool:
@@ -121,13 +125,15 @@ def overridden(factory: Factory, other: Factory) -> Iterator[None]:
     if not callable(given):
         shown = one_line(repr(other), 80)
         raise JobDefinitionError(f"override_resource takes what makes the other: lambda: {shown}")
-    before = _overrides.get(factory)
-    _overrides[factory] = ResourcePlan(other, instead_of=factory)
+    plan = ResourcePlan(other, instead_of=factory)
+    with _overriding:
+        _overrides[factory] = (*_overrides.get(factory, ()), plan)
     try:
         check(factory)
         yield
     finally:
-        if before is None:
-            del _overrides[factory]
-        else:
-            _overrides[factory] = before
+        with _overriding:
+            if left := tuple(each for each in _overrides[factory] if each is not plan):
+                _overrides[factory] = left
+            else:
+                del _overrides[factory]

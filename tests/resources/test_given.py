@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -222,6 +223,13 @@ class TestOverrides:
             with override_resource(make_by_context, lambda: "inner"):
                 assert add(1)[1] == "inner"
             assert add(1)[1] == "outer"
+
+    def test_none_is_left_if_the_first_of_two_blocks_ends_first(self) -> None:
+        with ExitStack() as second:
+            with override_resource(make_by_context, lambda: "first"):
+                second.enter_context(override_resource(make_by_context, lambda: "second"))
+            assert add(1)[1] == "second"
+        assert add(1)[1] == "context"
 
     def test_an_async_one_is_for_async_jobs(self) -> None:
         with override_resource(make_by_context, make_async):
