@@ -183,7 +183,7 @@ class BeanstalkdBench(Bench):
     """Beanstalkd with facts in memory."""
 
     skews = False
-    shared = False
+    second = 0.1  # it counts whole seconds
 
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
         server: BeanstalkdServer = request.getfixturevalue("beanstalkd_running")
@@ -191,7 +191,8 @@ class BeanstalkdBench(Bench):
         self._port = server.port
 
     def make(self) -> Backend:
-        settings = BeanstalkdSettings(port=self._port)
+        # Its leases are those of its settings.
+        settings = BeanstalkdSettings(port=self._port, retry_after=self.seconds(60))
         return BeanstalkdBackend(NAME, settings, lambda: self.driver_facts, self.timing)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import qframe.testing.conformance as suite
+from tests.conformance.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 DRIVER = ROOT / "tests" / "plugins" / "list_driver"
@@ -43,6 +44,7 @@ def test_a_driver_is_tested_by_one_command(tmp_path: Path) -> None:
     code, said = conformance(tmp_path, "--backend", "qframe_list_bench:ListBench")
     assert code == 0, said
     assert "test_histories.py ." in said
+    assert " since it has no BURY" in said
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,10 @@ def test_our_own_backends_run_all_of_it() -> None:
     ours = {path.name for path in (ROOT / "tests").glob("conformance/test_*.py")}
     ours |= {path.name for path in (ROOT / "tests").glob("histories/test_*.py")}
     assert {path.name for path in folder.glob("test_*.py")} <= ours
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_driver_that_is_broken_is_told(tmp_path: Path, mutant: str) -> None:
+    options = ("--backend", f"tests.conformance.mutants:{mutant}", "-x", "-k")
+    code, said = conformance(tmp_path, *options, "not test_histories")
+    assert code == pytest.ExitCode.TESTS_FAILED, said

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SLOW = """
+conformance/test_command.py::test_a_driver_that_is_broken_is_told = forgetful unfenced
 # What takes whole programs, many processes or a server of its own: .ci/run shows it once.
 django/test_suite.py::test_the_suite
 django/test_projects.py::test_without_addresses_all_is_checked_and_migrated

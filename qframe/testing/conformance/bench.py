@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -25,10 +26,10 @@ class Bench(ABC):
 
     skews: ClassVar[bool] = True
     """Whether the backend adds `timing.skew` to its clock; else time passes by waiting."""
-    second: ClassVar[float] = 0.03
+    second: float = 0.03
     """Real seconds that a second of the tests takes where time passes by waiting.
 
-    A server that counts whole seconds needs 0.3 or more. The longest lease of a test is a minute.
+    A lease of a minute lasts 1.8 seconds; a server that counts whole seconds needs 0.1 or more.
     """
     shared: ClassVar[bool] = True
     """Whether another process can open the place, too."""
@@ -41,6 +42,8 @@ class Bench(ABC):
         self.timing = Timing()
         self.folder = folder
         self.opened: list[Backend] = []
+        self.waited = False
+        """Whether time has passed by waiting."""
         self.facts: Backend = MemoryBackend(timing=self.timing)
         """Keeps the facts of steps for a driver that keeps none."""
         self.driver_facts: Backend = MemoryBackend(timing=self.timing)
@@ -75,9 +78,17 @@ class Bench(ABC):
         url = f"sqlite:///{self.folder}/{name}.sqlite3"
         return DatabaseBackend(name, DatabaseSettings(url=url), self.timing)
 
+    def seconds(self, number: float) -> float:
+        """Return how long so many seconds of a test really are, for a lease, a delay, a fact."""
+        return number if self.skews else number * self.second
+
     def pass_time(self, seconds: float) -> None:
-        """Let the clock of every backend of it be so much later."""
-        self.timing.skew += seconds
+        """Let so many seconds of a test pass for every backend of it."""
+        if self.skews:
+            self.timing.skew += seconds
+        else:
+            time.sleep(self.seconds(seconds))
+            self.waited = True
 
     def lose_answer(self) -> bool:
         """Lose the next answer of a server on its way; False: it cannot."""

@@ -16,14 +16,15 @@ QUEUE = "q"
 
 def needs(backend: Backend, capabilities: Capability) -> None:
     """Skip the test where the backend is not able to do that."""
-    if capabilities not in backend.capabilities:
-        pytest.skip(f"{backend.described()} has not {capabilities!r}")
+    missing = [each.name or "" for each in capabilities if each not in backend.capabilities]
+    if missing:
+        pytest.skip(f"it has no {' and no '.join(missing)}")
 
 
-def needs_time(bench: Bench) -> None:
-    """Skip the test where time passes only by waiting."""
+def needs_skew(bench: Bench) -> None:
+    """Skip the test where hours pass only by waiting."""
     if not bench.skews:
-        pytest.skip("its clock cannot be set")
+        pytest.skip("its clock cannot be set, and the test takes hours")
 
 
 def push(backend: Backend, *raws: bytes, queue: str = QUEUE, delay: float = 0.0) -> None:

@@ -24,7 +24,6 @@ from qframe.testing.conformance.steps import (
     apply,
     drained,
     needs,
-    needs_time,
     push,
     started,
     tried,
@@ -70,8 +69,7 @@ def test_keys_differ_by_case_and_by_spaces_behind(backend: Backend) -> None:
 
 
 def test_a_fact_is_gone_after_its_time(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
-    apply(backend, None, Set("key", "value", 30), Set("stays", "value"))
+    apply(backend, None, Set("key", "value", bench.seconds(30)), Set("stays", "value"))
     bench.pass_time(25)
     assert backend.read("key") == ["value"]
     bench.pass_time(10)
@@ -81,9 +79,8 @@ def test_a_fact_is_gone_after_its_time(bench: Bench, backend: Backend) -> None:
 
 
 def test_a_fact_that_is_written_again_has_a_new_time(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
-    apply(backend, None, Set("a", "1", 30), Set("b", "1"))
-    apply(backend, None, Set("a", "2"), Set("b", "2", 30))
+    apply(backend, None, Set("a", "1", bench.seconds(30)), Set("b", "1"))
+    apply(backend, None, Set("a", "2"), Set("b", "2", bench.seconds(30)))
     bench.pass_time(40)
     assert backend.read("a", "b") == ["2", None]
 
@@ -142,13 +139,12 @@ def test_a_raised_fact_moves_only_forward(backend: Backend) -> None:
 def test_the_time_of_a_raised_fact_begins_when_it_is_written(
     bench: Bench, backend: Backend
 ) -> None:
-    needs_time(bench)
-    apply(backend, None, Raise("key", 2, "b", 30))
+    apply(backend, None, Raise("key", 2, "b", bench.seconds(30)))
     bench.pass_time(25)
-    apply(backend, None, Raise("key", 1, "a", 300))
+    apply(backend, None, Raise("key", 1, "a", bench.seconds(300)))
     bench.pass_time(10)
     assert backend.read("key") == [None]
-    apply(backend, None, Raise("key", 1, "a", 30))
+    apply(backend, None, Raise("key", 1, "a", bench.seconds(30)))
     assert backend.read("key") == ["a"]
 
 
@@ -174,15 +170,14 @@ def test_numbers_are_counted_up_and_down(backend: Backend) -> None:
 
 
 def test_the_time_of_a_number_begins_anew_each_time(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
-    apply(backend, None, Add("n", 1, 30), Add("m", 1, 30))
+    apply(backend, None, Add("n", 1, bench.seconds(30)), Add("m", 1, bench.seconds(30)))
     bench.pass_time(25)
-    apply(backend, None, Add("n", 1, 30), Add("m", 1))
+    apply(backend, None, Add("n", 1, bench.seconds(30)), Add("m", 1))
     bench.pass_time(25)
     assert backend.read("n", "m") == ["2", "2"]
     bench.pass_time(10)
     assert backend.read("n", "m") == [None, "2"]
-    apply(backend, None, Add("n", 1, 30))
+    apply(backend, None, Add("n", 1, bench.seconds(30)))
     assert backend.read("n") == ["1"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from qframe.contracts.backend import Backend, Capability
 from qframe.testing.conformance.bench import Bench
-from qframe.testing.conformance.steps import apply, needs, push, reserve, started
+from qframe.testing.conformance.steps import apply, needs, needs_skew, push, reserve, started
 
 
 def test_it_gives_a_sign_of_life(backend: Backend) -> None:
@@ -30,6 +30,7 @@ def test_what_was_reserved_before_it_was_closed_can_be_settled(backend: Backend)
 
 
 def test_its_clock_is_that_of_the_timing(bench: Bench, backend: Backend) -> None:
+    needs_skew(bench)
     before = backend.clock()
     bench.timing.skew += 1000
     assert backend.clock() == pytest.approx(before + 1000, abs=5)

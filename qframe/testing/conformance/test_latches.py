@@ -15,7 +15,6 @@ from qframe.testing.conformance.steps import (
     apply,
     drained,
     needs,
-    needs_time,
     push,
     started,
     tried,
@@ -178,8 +177,7 @@ def test_opened_again_it_stays_as_it_is(backend: Backend) -> None:
 
 
 def test_then_may_be_delayed_and_of_any_bytes(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
-    apply(backend, None, Open("latch", Push("other", b"\x00\xff", 30)))
+    apply(backend, None, Open("latch", Push("other", b"\x00\xff", bench.seconds(30))))
     apply(backend, None, Close("latch"))
     assert not drained(backend, "other")
     bench.pass_time(40)
@@ -196,8 +194,7 @@ def test_then_is_handed_over_where_the_backend_shall_not_push_it(backend: Backen
 
 
 def test_a_latch_is_gone_after_its_time(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
-    opened(backend, 3, ttl=30)
+    opened(backend, 3, ttl=bench.seconds(30))
     bench.pass_time(25)
     apply(backend, None, Arrive("latch", 0))
     bench.pass_time(25)
@@ -213,11 +210,10 @@ def test_a_latch_is_gone_after_its_time(bench: Bench, backend: Backend) -> None:
 def test_the_arrival_and_the_end_of_a_job_are_one_step(
     bench: Bench, backend: Backend, other: Backend
 ) -> None:
-    needs_time(bench)
     opened(backend, 1)
     apply(backend, None, Close("latch"))
     push(backend, b"member")
-    late = started(backend)
+    late = started(backend, lease=bench.seconds(60))
     bench.pass_time(70)
     job = started(other)
     assert tried(backend, late, Arrive("latch", 0, failed=True), Delete()).lost

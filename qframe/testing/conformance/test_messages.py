@@ -17,7 +17,6 @@ from qframe.testing.conformance.steps import (
     counted,
     drained,
     needs,
-    needs_time,
     push,
     reserve,
     started,
@@ -79,16 +78,14 @@ def test_one_that_is_released_to_the_front_comes_first(bench: Bench, backend: Ba
 
 def test_the_front_is_of_no_use_to_one_that_is_delayed(bench: Bench, backend: Backend) -> None:
     needs(backend, Capability.ORDER)
-    needs_time(bench)
     push(backend, b"1", b"2", b"3")
-    apply(backend, started(backend), Release(5, front=True))
-    bench.pass_time(10)
+    apply(backend, started(backend), Release(bench.seconds(10), front=True))
+    bench.pass_time(20)
     assert drained(backend) == [b"2", b"3", b"1"]
 
 
 def test_a_delayed_message_waits_until_it_is_due(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
-    push(backend, b"late", delay=30)
+    push(backend, b"late", delay=bench.seconds(30))
     assert not drained(backend)
     bench.pass_time(25)
     assert not drained(backend)
@@ -100,9 +97,8 @@ def test_messages_come_in_the_order_in_which_they_became_ready(
     bench: Bench, backend: Backend
 ) -> None:
     needs(backend, Capability.ORDER)
-    needs_time(bench)
-    push(backend, b"due after 20", delay=20)
-    push(backend, b"due after 10", delay=10)
+    push(backend, b"due after 20", delay=bench.seconds(20))
+    push(backend, b"due after 10", delay=bench.seconds(10))
     push(backend, b"now")
     bench.pass_time(30)
     push(backend, b"then")
@@ -131,6 +127,7 @@ def test_no_further_message_is_given_once_there_are_so_many_bytes(
     bench: Bench, backend: Backend
 ) -> None:
     needs(backend, Capability.AHEAD | Capability.COUNTS)
+    bench.timing.hold = 60
     bench.timing.most_bytes = 1000
     push(backend, *[b"x" * 600] * 3)
     push(backend, b"other", queue="other")
@@ -195,12 +192,12 @@ def test_sizes_count_the_messages_by_their_places(backend: Backend, other: Backe
 
 
 def test_sizes_count_as_ready_what_is_due_or_was_given_up(bench: Bench, backend: Backend) -> None:
-    needs(backend, Capability.SIZE)
-    needs_time(bench)
+    needs(backend, Capability.SIZE | Capability.COUNTS)
+    bench.timing.hold = bench.seconds(10)
     push(backend, b"1", b"2")
-    push(backend, b"3", delay=10)
+    push(backend, b"3", delay=bench.seconds(10))
     reserve(backend)
-    started(backend, lease=60)
+    started(backend, lease=bench.seconds(60))
     bench.pass_time(30)
     assert counted(backend, Sizes(ready=2, reserved=1))
 
@@ -404,10 +401,10 @@ def test_what_has_moved_on_cannot_be_taken(bench: Bench, backend: Backend, other
 
 def test_what_is_taken_and_not_started_comes_back(bench: Bench, backend: Backend) -> None:
     needs(backend, Capability.SEARCH)
-    needs_time(bench)
-    push(backend, b"x", delay=60)
+    bench.timing.hold = bench.seconds(10)
+    push(backend, b"x", delay=bench.seconds(60))
     (found,) = backend.search(QUEUE, b"x")
     assert backend.take(found)
     assert not drained(backend)
-    bench.pass_time(10)
+    bench.pass_time(20)
     assert reserve(backend).attempts == 0

@@ -28,7 +28,7 @@ from qframe.testing.conformance.steps import (
     apply,
     drained,
     needs,
-    needs_time,
+    needs_skew,
     push,
     reserve,
     started,
@@ -181,8 +181,7 @@ def test_a_release_to_the_front_comes_before_all(bench: Bench, backend: Backend)
 
 
 def test_one_that_is_delayed_is_due_before_it_is_first(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
-    push_at(backend, 0, 5000, delay=20)
+    push_at(backend, 0, 5000, delay=bench.seconds(20))
     assert backend.sizes(QUEUE) == Sizes(delayed=2)
     assert not drained(backend)
     push_at(backend, None)
@@ -195,9 +194,8 @@ def test_one_that_is_delayed_is_due_before_it_is_first(bench: Bench, backend: Ba
 
 
 def test_a_delayed_release_keeps_the_priority(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
     push_at(backend, 0)
-    apply(backend, started(backend), Release(50))
+    apply(backend, started(backend), Release(bench.seconds(50)))
     assert not drained(backend)
     push_at(backend, None)
     bench.pass_time(60)
@@ -221,11 +219,11 @@ def test_what_was_delayed_wakes_in_its_level(backend: Backend) -> None:
 
 
 def test_one_whose_lease_ran_out_is_first(bench: Bench, backend: Backend) -> None:
-    needs_time(bench)
+    needs(backend, Capability.ORDER)
     push_at(backend, 5000)
-    started(backend, lease=50)
+    started(backend, lease=bench.seconds(60))
     push_at(backend, 0)
-    bench.pass_time(60)
+    bench.pass_time(70)
     assert priorities(backend) == [5000, 0]
 
 
@@ -311,7 +309,7 @@ def test_what_a_latch_pushes_has_its_priority(backend: Backend) -> None:
 
 def test_a_level_is_worth_so_many_seconds(bench: Bench, backend: Backend) -> None:
     needs(backend, Capability.ORDER)
-    needs_time(bench)
+    needs_skew(bench)
     push_at(backend, 2000)
     bench.pass_time(4 * AGING - 50)
     push_at(backend, 1023)
@@ -322,7 +320,7 @@ def test_a_level_is_worth_so_many_seconds(bench: Bench, backend: Backend) -> Non
 
 def test_no_flood_of_urgent_ones_keeps_others_for_ever(bench: Bench, backend: Backend) -> None:
     needs(backend, Capability.ORDER)
-    needs_time(bench)
+    needs_skew(bench)
     push_at(backend, None, 5000)
     came: list[int] = []
     for _ in range(20):
@@ -345,7 +343,7 @@ def test_none_is_overtaken_by_one_that_ought_to_wait(
     Redis knows when what has no priority was seen, not when it became ready: a step later.
     """
     needs(backend, Capability.ORDER)
-    needs_time(bench)
+    needs_skew(bench)
     random, clock = Random(seed), 0.0
     waiting: dict[bytes, tuple[float, int | None]] = {}
     slack = 600.0 if backend.described().startswith("redis") else 10.0

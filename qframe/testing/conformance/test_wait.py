@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import Release
 from qframe.testing.conformance.bench import Bench
-from qframe.testing.conformance.steps import QUEUE, apply, needs, needs_time, push, reserve, started
+from qframe.testing.conformance.steps import QUEUE, apply, needs, push, reserve, started
 
 LONG = 60.0
 PROMPTLY = LONG / 2  # seconds
@@ -76,17 +76,15 @@ def test_it_ends_when_a_message_is_released(backend: Backend, other: Backend) ->
 
 def test_it_ends_when_a_delay_does(bench: Bench, backend: Backend) -> None:
     needs(backend, Capability.WAIT)
-    needs_time(bench)
-    push(backend, b"1", delay=10)
+    push(backend, b"1", delay=bench.seconds(10))
     bench.pass_time(9.9)
     assert waited_for_a_message(backend) < PROMPTLY
 
 
 def test_it_ends_when_a_lease_does(bench: Bench, backend: Backend, other: Backend) -> None:
     needs(backend, Capability.WAIT)
-    needs_time(bench)
     push(backend, b"1")
-    started(backend, lease=60)
+    started(backend, lease=bench.seconds(60))
     bench.pass_time(59.9)
     assert waited_for_a_message(other) < PROMPTLY
 
