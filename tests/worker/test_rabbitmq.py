@@ -56,3 +56,23 @@ def test_a_job_runs_on_while_heartbeats_are_due(project: RabbitmqProject) -> Non
     assert project.work("rabbitmq", "--max-jobs", 1).wait() == 0
     assert len(project.notes("start")) == 1
     assert project.empty()
+
+
+@pytest.mark.slow
+def test_the_server_is_killed_below_a_running_job(
+    project: RabbitmqProject, rabbitmq_running: RabbitmqServer
+) -> None:
+    project.push("Held", maxTries=3)
+    worker = project.work("rabbitmq")
+    project.wait_for_note("start", "held")
+    project.push("Note", {"word": "waits"})
+    project.push("Note", {"word": "later"}, delay=3)
+    rabbitmq_running.sync()
+    rabbitmq_running.restart()
+    project.let_go("held")
+    project.wait_for_note("end", "held", count=2)
+    wait_for(lambda: len(project.done()) == 2, "the others")
+    assert worker.stop() == 0
+    assert sorted(project.done()) == ["later", "waits"]
+    assert len(project.notes("start")) == 2  # its lease was lost with the connection
+    assert project.failed() == []
