@@ -200,6 +200,7 @@ class RabbitmqBench(Bench):
     """RabbitMQ with facts in memory. Its tests have queues of their own: emptying takes longer."""
 
     skews = False
+    lapses = False
     shared = False
     slow = True
     _prefixes = itertools.count()

@@ -31,6 +31,8 @@ class Bench(ABC):
 
     A lease of a minute lasts 1.8 seconds; a server that counts whole seconds needs 0.1 or more.
     """
+    lapses: ClassVar[bool] = True
+    """Whether a lease ends by time; False: only with the connection that has it."""
     shared: ClassVar[bool] = True
     """Whether another process can open the place, too."""
     histories: ClassVar[int] = int(os.environ.get("HISTORIES", "15"))

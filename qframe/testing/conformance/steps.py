@@ -27,6 +27,12 @@ def needs_skew(bench: Bench) -> None:
         pytest.skip("its clock cannot be set, and the test takes hours")
 
 
+def needs_lapse(bench: Bench) -> None:
+    """Skip the test where no lease ends by time."""
+    if not bench.lapses:
+        pytest.skip("its leases end with their connection")
+
+
 def push(backend: Backend, *raws: bytes, queue: str = QUEUE, delay: float = 0.0) -> None:
     """Push messages, one after another."""
     for raw in raws:

@@ -13,6 +13,7 @@ from qframe.testing.conformance.steps import (
     drained,
     failed,
     needs,
+    needs_lapse,
     push,
     started,
     tried,
@@ -60,6 +61,7 @@ def test_the_last_are_listed_first_in_pages(backend: Backend) -> None:
 def test_the_record_and_the_end_of_the_job_are_one_step(
     bench: Bench, backend: Backend, other: Backend
 ) -> None:
+    needs_lapse(bench)
     push(backend, b"1")
     late = started(backend, lease=bench.seconds(60))
     bench.pass_time(70)

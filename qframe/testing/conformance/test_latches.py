@@ -15,6 +15,7 @@ from qframe.testing.conformance.steps import (
     apply,
     drained,
     needs,
+    needs_lapse,
     push,
     started,
     tried,
@@ -210,6 +211,7 @@ def test_a_latch_is_gone_after_its_time(bench: Bench, backend: Backend) -> None:
 def test_the_arrival_and_the_end_of_a_job_are_one_step(
     bench: Bench, backend: Backend, other: Backend
 ) -> None:
+    needs_lapse(bench)
     opened(backend, 1)
     apply(backend, None, Close("latch"))
     push(backend, b"member")

@@ -17,6 +17,7 @@ from qframe.testing.conformance.steps import (
     counted,
     drained,
     needs,
+    needs_lapse,
     push,
     reserve,
     started,
@@ -192,6 +193,7 @@ def test_sizes_count_the_messages_by_their_places(backend: Backend, other: Backe
 
 
 def test_sizes_count_as_ready_what_is_due_or_was_given_up(bench: Bench, backend: Backend) -> None:
+    needs_lapse(bench)
     needs(backend, Capability.SIZE | Capability.COUNTS)
     bench.timing.hold = bench.seconds(10)
     push(backend, b"1", b"2")

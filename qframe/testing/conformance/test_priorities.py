@@ -28,6 +28,7 @@ from qframe.testing.conformance.steps import (
     apply,
     drained,
     needs,
+    needs_lapse,
     needs_skew,
     push,
     reserve,
@@ -219,6 +220,7 @@ def test_what_was_delayed_wakes_in_its_level(backend: Backend) -> None:
 
 
 def test_one_whose_lease_ran_out_is_first(bench: Bench, backend: Backend) -> None:
+    needs_lapse(bench)
     needs(backend, Capability.ORDER)
     push_at(backend, 5000)
     started(backend, lease=bench.seconds(60))

@@ -27,6 +27,7 @@ from qframe.testing.conformance.steps import (
     apply,
     drained,
     needs,
+    needs_lapse,
     push,
     reserve,
     started,
@@ -107,6 +108,7 @@ def test_a_start_said_twice_counts_once(backend: Backend) -> None:
 
 
 def test_what_was_started_comes_back_when_nobody_renews_it(bench: Bench, backend: Backend) -> None:
+    needs_lapse(bench)
     push(backend, b"1")
     started(backend, lease=bench.seconds(60))
     bench.pass_time(50)
@@ -119,6 +121,7 @@ def test_what_was_started_comes_back_when_nobody_renews_it(bench: Bench, backend
 def test_what_nobody_renewed_comes_before_those_that_are_ready(
     bench: Bench, backend: Backend
 ) -> None:
+    needs_lapse(bench)
     needs(backend, Capability.ORDER)
     push(backend, b"1", b"2", b"3")
     started(backend, lease=bench.seconds(60))
@@ -128,6 +131,7 @@ def test_what_nobody_renewed_comes_before_those_that_are_ready(
 
 
 def test_a_renewed_lease_lasts_so_long_from_now(bench: Bench, backend: Backend) -> None:
+    needs_lapse(bench)
     push(backend, b"1")
     job = started(backend, lease=bench.seconds(60))
     bench.pass_time(50)
@@ -152,6 +156,7 @@ def test_a_start_that_is_told_counts_as_done_at_once(backend: Backend, other: Ba
 def test_a_start_that_is_told_too_late_is_heard_of_at_the_next_call(
     bench: Bench, backend: Backend, other: Backend
 ) -> None:
+    needs_lapse(bench)
     needs(backend, Capability.COUNTS)
     bench.timing.hold = bench.seconds(10)
     push(backend, b"1")
@@ -220,6 +225,7 @@ def test_notes_are_kept_beside_the_message(backend: Backend, other: Backend, not
 
 
 def test_notes_outlive_the_worker(bench: Bench, backend: Backend) -> None:
+    needs_lapse(bench)
     needs(backend, Capability.NOTES | Capability.COUNTS)
     push(backend, b"1")
     apply(backend, reserve(backend), Start(bench.seconds(60), b"notes"))
@@ -255,6 +261,7 @@ def test_what_was_settled_is_lost(backend: Backend, settling: Operation, late: O
 def test_what_another_has_taken_is_lost(
     bench: Bench, backend: Backend, other: Backend, late: Operation
 ) -> None:
+    needs_lapse(bench)
     push(backend, b"1")
     job = started(backend, lease=bench.seconds(60))
     bench.pass_time(70)
@@ -268,6 +275,7 @@ def test_what_another_has_taken_is_lost(
 
 
 def test_a_lost_step_does_nothing_at_all(bench: Bench, backend: Backend, other: Backend) -> None:
+    needs_lapse(bench)
     needs(backend, Capability.FACTS)
     push(backend, b"1")
     job = started(backend, lease=bench.seconds(60))
@@ -302,6 +310,7 @@ def test_the_same_reservation_can_be_started_and_settled_in_one_exchange(backend
 def test_a_step_without_operations_asks_for_the_fence(
     bench: Bench, backend: Backend, other: Backend
 ) -> None:
+    needs_lapse(bench)
     needs(backend, Capability.JOINT)
     push(backend, b"1")
     job = started(backend, lease=bench.seconds(60))

@@ -11,7 +11,15 @@ from contextlib import contextmanager
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.step import Release
 from qframe.testing.conformance.bench import Bench
-from qframe.testing.conformance.steps import QUEUE, apply, needs, push, reserve, started
+from qframe.testing.conformance.steps import (
+    QUEUE,
+    apply,
+    needs,
+    needs_lapse,
+    push,
+    reserve,
+    started,
+)
 
 LONG = 60.0
 PROMPTLY = LONG / 2  # seconds
@@ -82,6 +90,7 @@ def test_it_ends_when_a_delay_does(bench: Bench, backend: Backend) -> None:
 
 
 def test_it_ends_when_a_lease_does(bench: Bench, backend: Backend, other: Backend) -> None:
+    needs_lapse(bench)
     needs(backend, Capability.WAIT)
     push(backend, b"1")
     started(backend, lease=bench.seconds(60))
