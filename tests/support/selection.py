@@ -39,6 +39,7 @@ benchmarks/test_benchmarks.py::test_a_folder_without_qframe_is_no_checkout
 plugins/test_list_driver.py::test_one_that_cannot_be_loaded_is_one_line
 drivers/database/test_many_workers.py::test_eight_workers_on_one_queue
 drivers/rabbitmq/test_lost.py::test_a_server_that_stands_still_is_noticed
+drivers/rabbitmq/test_lost.py::test_a_server_without_memory_takes_nothing_and_loses_nothing
 drivers/rabbitmq/test_lost.py::test_heartbeats_are_sent_beside_a_running_job
 drivers/rabbitmq/test_lost.py::test_the_server_is_killed_and_started_again
 drivers/rabbitmq/test_messages.py::test_a_message_that_is_too_large_is_refused

@@ -142,3 +142,20 @@ def test_a_job_of_a_killed_process_is_ready_at_once(
     os.waitpid(child, 0)
     second = again(backend)
     assert (second.raw_body, second.attempts, second.worker_died) == (b"1", 1, True)
+
+
+def test_a_server_without_memory_takes_nothing_and_loses_nothing(
+    server: RabbitmqServer, connect: Connect
+) -> None:
+    backend = connect(timeout=2)
+    push(backend, b"1")
+    server.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.00001).")
+    try:
+        with pytest.raises(BackendUnavailable):
+            push(connect(timeout=2), b"2")
+        assert begin(backend).raw_body == b"1"
+    finally:
+        server.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4).")
+    wait_for(lambda: taken(backend) is None, "an empty queue")
+    push(connect(), b"3")
+    assert again(backend).raw_body == b"3"
