@@ -73,7 +73,7 @@ def test_all_workers_run_so_many_of_a_queue_and_delay_no_other(crowd: Project) -
 def test_it_holds_in_workers_of_every_kind(crowd: Project, how: tuple[object, ...]) -> None:
     crowd.configure(OVER_ALL.replace("3", "2"))
     count = 4
-    push(crowd, count, seconds=0.5)
+    push(crowd, count, seconds=1.5)
     workers = [crowd.work("--queue", "mail", "--sleep", 20, *how) for _ in range(count)]
     wait_for(lambda: ended(crowd) == count, "all jobs")
     if how == ("--once",):

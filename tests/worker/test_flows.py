@@ -119,6 +119,8 @@ _MANY = int(os.environ.get("FLOWS", "10"))
 """So many flows of 33 jobs in the long run."""
 _EVERY = 0.2
 """Seconds a worker has before one is killed."""
+_START = 3.0
+"""Seconds that a busy machine has instead, in which workers start."""
 
 
 @pytest.mark.timeout(1800)
@@ -143,7 +145,10 @@ def test_random_graphs_while_workers_are_killed(flows: Project, count: int) -> N
     deadline = time.monotonic() + 240
     while len(flows.notes("E")) < count or not flows.empty():
         assert time.monotonic() < deadline, flows.sizes()
+        had, patience = len(flows.notes()), time.monotonic() + _START
         time.sleep(_EVERY)
+        while len(flows.notes()) == had and time.monotonic() < patience:
+            time.sleep(_EVERY)
         oldest = workers.pop(0)
         oldest.signal(signal.SIGKILL)
         oldest.wait()

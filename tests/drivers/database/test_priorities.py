@@ -16,6 +16,7 @@ from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.zones import WIDTH, ZONES, Heads, moment, zone_of
 from qframe.drivers.levels import MIDDLE
+from qframe.testing.conformance.steps import started
 
 WAITING = 30_000
 SECOND = 1_000_000
@@ -72,7 +73,7 @@ def rows_read(backend: DatabaseBackend) -> int:
 def test_a_claim_by_rank_reads_no_more_than_it_takes(filled: DatabaseBackend) -> None:
     if filled.database.is_sqlite:
         pytest.skip("it counts no reads; its plans are below")
-    filled.reserve(["q"])  # so that it knows of the levels
+    started(filled, "q")  # so that it knows of the levels
     before = rows_read(filled)
     for _ in range(10):
         jobs, _ = filled.reserve(["q"], 100)
@@ -84,7 +85,7 @@ def test_a_claim_by_rank_reads_no_more_than_it_takes(filled: DatabaseBackend) ->
 def test_the_turn_of_a_later_level_reads_no_more(filled: DatabaseBackend, level: int) -> None:
     if filled.database.is_sqlite:
         pytest.skip("it counts no reads; its plans are below")
-    filled.reserve(["q"])
+    started(filled, "q")
     with filled.database.session() as session:  # so long ago that they come before urgent ones
         session.cursor.execute(
             f"UPDATE jobs SET due = due - {14400 * SECOND} WHERE payload = '{level}'"
