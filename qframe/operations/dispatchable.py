@@ -82,7 +82,7 @@ def dispatchable(queues: QueueManager, pattern: str = "") -> Dispatchable:
     unless a file does more at its top level than define, import and assign.
     """
     unread: dict[str, str] = {}
-    if queues.registry.modules:
+    if any(not each.startswith(_INTERNAL) for each in queues.registry.modules):
         queues.registry.load()
     else:
         project.put_on_path()

@@ -105,6 +105,7 @@ def _after_fork_in_parent() -> None:
     watchdog.resume()
     if _forking.mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+        _forking.mask = None  # the next fork may block nothing
     guard.let_go()
 
 
@@ -124,6 +125,7 @@ def _after_fork_in_child() -> None:
     _taken.clear()
     if _forking.mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _forking.child_mask)
+        _forking.mask = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qframe.worker import handlers
 from tests.support.process import Project
 
 WORKERS: dict[str, tuple[object, ...]] = {
@@ -100,6 +103,27 @@ def test_the_watchdog_watches_on_after_a_fork(project: Project) -> None:
     worker = project.work("--grace", 1)
     assert worker.wait() == 1
     assert "Timeout (" in worker.err
+
+
+def forked() -> int:
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_after_the_worker_blocks_no_signal_that_was_blocked_before() -> None:
+    """Or all that the program starts afterwards would be deaf, workers, too."""
+    handlers.take(signal.SIGUSR2, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        assert forked() == 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        handlers.give_back(signal.SIGUSR2)
+    assert forked() == 0
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 PROGRAM = """

@@ -43,9 +43,10 @@ def test_retries_delays_and_a_failure(project: RabbitmqProject) -> None:
     project.push("Flaky", {"word": "never"}, maxTries=2)
     project.push("Note", {"word": "later"}, delay=1)
     worker = project.work("rabbitmq")
-    wait_for(lambda: len(project.failed()) == 1 and project.empty(), "the end of all jobs")
+    wait_for(lambda: len(project.notes("start")) == 5 and project.done() == ["later"], "all starts")
     assert worker.stop() == 0
-    assert project.done() == ["later"]
+    assert project.empty()
+    assert len(project.failed()) == 1
     assert project.failure().attempts == 2
 
 
