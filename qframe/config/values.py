@@ -21,6 +21,13 @@ def _number(value: object) -> object:
     return value
 
 
+def _host_and_port(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ValueError(f"{one_line(text, 60)!r} is not host:port")
+    return text
+
+
 Int = Annotated[int, BeforeValidator(_number)]
 Float = Annotated[float, BeforeValidator(_number)]
 Seconds = Annotated[Float, Field(ge=0, le=YEAR)]
@@ -28,6 +35,13 @@ Wait = Annotated[Float, Field(gt=0, le=3600)]
 AtOnce = Annotated[Int, Field(ge=1, le=LARGEST_BOUND)]
 QueueName = Annotated[str, AfterValidator(queue_name)]
 QueuePattern = Annotated[str, AfterValidator(queue_pattern)]
+Address = Annotated[str, AfterValidator(_host_and_port)]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of an `Address`."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def listed(value: object) -> object:

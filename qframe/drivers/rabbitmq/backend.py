@@ -63,7 +63,7 @@ class RabbitmqBackend(BrokerBackend):
             for queue in queues:
                 while len(found) < limit:
                     asked_at = self.clock()
-                    delivery = consumer.get(self._named(queue))
+                    delivery = consumer.get(self.settings.name_of(queue))
                     if delivery is None:
                         break
                     found.append(self._job(consumer, delivery, asked_at))
@@ -78,7 +78,7 @@ class RabbitmqBackend(BrokerBackend):
         self._declare(queues)
         consumer = self._consumers.mine
         asked_at = self.clock()
-        names = [self._named(queue) for queue in queues]
+        names = [self.settings.name_of(queue) for queue in queues]
         found = consumer.wait(names, timeout, wake)
         found.sort(key=lambda each: names.index(each.name))
         jobs = [self._job(consumer, each, asked_at) for each in found]
@@ -110,12 +110,9 @@ class RabbitmqBackend(BrokerBackend):
         return consumer.acknowledge(job)
 
     def _declare(self, queues: Sequence[str]) -> None:
-        if any(self._named(each) not in self._publishers.declared for each in queues):
+        if any(self.settings.name_of(each) not in self._publishers.declared for each in queues):
             with self._publishers.one() as publisher:
                 publisher.declare(queues)
-
-    def _named(self, queue: str) -> str:
-        return self.settings.prefix + queue
 
     # -- messages that wait -----------------------------------------------------------------------
 
@@ -130,7 +127,7 @@ class RabbitmqBackend(BrokerBackend):
     # -- other calls ------------------------------------------------------------------------------
 
     def check_queue(self, name: str) -> None:
-        if self._named(name).startswith(_RESERVED):
+        if self.settings.name_of(name).startswith(_RESERVED):
             raise InvalidQueueName(f"RabbitMQ keeps names with {_RESERVED} for itself: {name}")
 
     def described(self) -> str:
@@ -143,9 +140,7 @@ class RabbitmqBackend(BrokerBackend):
 
     def close(self) -> None:
         with guarded:
-            with suppress(BackendUnavailable):
-                super().close()
-            self._consumers.mine.close()
+            self.leave()
             self._publishers.close()
 
     def leave(self) -> None:

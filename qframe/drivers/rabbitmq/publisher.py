@@ -77,7 +77,7 @@ class Publisher(RabbitmqConnection):
         back = self._publish(messages)
         if back:  # somebody has deleted their queue since it was declared
             again = [each for each in messages if each.id in back]
-            self._declared -= {self._name(each.queue) for each in again}
+            self._declared -= {self.settings.name_of(each.queue) for each in again}
             self.declare(each.queue for each in again)
             if self._publish(again):
                 raise Unroutable(f"{self.where} has no queue {again[0].queue}")
@@ -117,7 +117,7 @@ class Publisher(RabbitmqConnection):
                     message_id=each.id,
                     application_headers=each.headers,
                 )
-                arguments = (0, "", self._name(each.queue), True, False)
+                arguments = (0, "", self.settings.name_of(each.queue), True, False)
                 channel.send_method(amqp.spec.Basic.Publish, "Bssbb", arguments, made)
             while self._unconfirmed:
                 self.read(ends)
@@ -147,53 +147,36 @@ class Publisher(RabbitmqConnection):
 
     def declare(self, queues: Iterable[str]) -> None:
         """Declare the queues that do not exist: durable quorum queues without a delivery limit."""
-        missing = {self._name(each) for each in queues} - self._declared
+        missing = {self.settings.name_of(each) for each in queues} - self._declared
         for name in sorted(missing):
             if self._count(name) is None:
                 self._declare(name)
             self._declared.add(name)
 
     def _declare(self, name: str) -> None:
-        self.open()
-        try:
-            channel = self.new_channel()
-            channel.queue_declare(
-                name, durable=True, auto_delete=False, arguments=arguments_of(self.version)
-            )
-            channel.close()
-        except FAULTS as error:
-            found = self.lost(error)
-            found.in_doubt = False
-            raise found from error
+        with self._channel_apart() as channel:
+            self._declare_on(channel, name)
 
     def count(self, queue: str) -> int:
         """Return how many messages of a queue are ready; 0 if there is no such queue."""
-        return self._count(self._name(queue)) or 0
+        return self._count(self.settings.name_of(queue)) or 0
 
     def _count(self, name: str) -> int | None:
         """Return how many messages of a queue are ready; None if there is no such queue."""
-        self.open()
-        try:
-            channel = self.new_channel()
+        with self._channel_apart() as channel:
             try:
                 found = channel.queue_declare(name, passive=True)
             except amqp.NotFound:
                 return None
-            finally:
-                channel.close()
             return int(found.message_count)
-        except FAULTS as error:
-            made = self.lost(error)
-            made.in_doubt = False
-            raise made from error
 
     def purge(self, queue: str) -> int:
         """Delete the messages of a queue that are ready. Returns how many there were."""
-        if self._count(self._name(queue)) is None:
+        if self._count(self.settings.name_of(queue)) is None:
             return 0
         try:
             channel = self.new_channel()
-            found = channel.queue_purge(self._name(queue))
+            found = channel.queue_purge(self.settings.name_of(queue))
             channel.close()
             return int(found)
         except FAULTS as error:
@@ -201,27 +184,37 @@ class Publisher(RabbitmqConnection):
 
     def difference(self, queue: str) -> str:
         """Return what the server says of a queue that is not as qframe declares it; "": it is."""
-        name = self._name(queue)
+        name = self.settings.name_of(queue)
         if self._count(name) is None:
             return ""
-        try:
-            channel = self.new_channel()
+        with self._channel_apart() as channel:
             try:
-                channel.queue_declare(
-                    name, durable=True, auto_delete=False, arguments=arguments_of(self.version)
-                )
+                self._declare_on(channel, name)
             except amqp.PreconditionFailed as error:
                 return str(error.reply_text)
             except amqp.AccessRefused:  # it may be used, but not declared
                 return ""
+            return ""
+
+    def _declare_on(self, channel: Any, name: str) -> None:  # noqa: ANN401 (as above)
+        channel.queue_declare(
+            name, durable=True, auto_delete=False, arguments=arguments_of(self.version)
+        )
+
+    @contextmanager
+    def _channel_apart(self) -> Iterator[Any]:
+        """Give a channel for a request without effect on messages: a refusal closes it."""
+        self.open()
+        try:
+            channel = self.new_channel()
+            try:
+                yield channel
             finally:
                 channel.close()
-            return ""
         except FAULTS as error:
-            raise self.lost(error) from error
-
-    def _name(self, queue: str) -> str:
-        return self.settings.prefix + queue
+            found = self.lost(error)
+            found.in_doubt = False
+            raise found from error
 
 
 _BLOCKED = "takes no messages (connection.blocked): its memory or disk runs short"

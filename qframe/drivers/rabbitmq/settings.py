@@ -8,8 +8,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from qframe.config import ConnectionSettings
-from qframe.config.values import Int, Wait
-from qframe.payload.text import one_line
+from qframe.config.values import Address, Int, Wait, split_address
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
@@ -37,13 +36,6 @@ def _url(url: str) -> str:
     return url
 
 
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"{one_line(text, 60)!r} is not host:port")
-    return text
-
-
 class RabbitmqSettings(ConnectionSettings):
     """Jobs wait in quorum queues of RabbitMQ, each of its name with `prefix` before it.
 
@@ -59,7 +51,7 @@ class RabbitmqSettings(ConnectionSettings):
 
     driver: Literal["rabbitmq"] = "rabbitmq"
     url: Annotated[str, AfterValidator(_url), Field(repr=False)] = "amqp://127.0.0.1:5672/"
-    hosts: list[Annotated[str, AfterValidator(_address)]] = []
+    hosts: list[Address] = []
     prefix: Annotated[str, Field(pattern=r"^[^\s]*$", max_length=100)] = ""
     ca: str | None = None
     cert: str | None = None
@@ -90,9 +82,12 @@ class RabbitmqSettings(ConnectionSettings):
     def addresses(self) -> list[tuple[str, int]]:
         """Return host and port of each node, the URL's first."""
         parts = urlsplit(self.url)
-        found = [(parts.hostname or "", parts.port or _PORTS[parts.scheme])]
-        split = (address.rpartition(":") for address in self.hosts)
-        return found + [(host.strip("[]"), int(port)) for host, _, port in split]
+        first = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+        return [first, *map(split_address, self.hosts)]
+
+    def name_of(self, queue: str) -> str:
+        """Return the name of a queue in the broker."""
+        return self.prefix + queue
 
     def shown(self) -> str:
         """Return the URL without user and password."""

@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from qframe.config import ConnectionSettings
-from qframe.config.values import Int, Wait
+from qframe.config.values import Address, Int, Wait, split_address
 from qframe.drivers import levels
-from qframe.payload.text import nearest, one_line
+from qframe.payload.text import nearest
 
 _SCHEMES = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
 _OPTIONS = {
@@ -42,13 +42,6 @@ def _url(url: str) -> str:
     return url
 
 
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"{one_line(text, 60)!r} is not host:port")
-    return text
-
-
 class RedisSettings(ConnectionSettings):
     """Jobs wait in Redis or Valkey, under Laravel's keys, each with `prefix`.
 
@@ -68,12 +61,12 @@ class RedisSettings(ConnectionSettings):
     block_for: Wait = 5
     timeout: Wait = 5
     connect_timeout: Wait = 5
-    sentinels: list[Annotated[str, AfterValidator(_address)]] = []
+    sentinels: list[Address] = []
     service: str = "mymaster"
     sentinel_username: str | None = None
     sentinel_password: Annotated[str | None, Field(repr=False)] = None
     cluster: bool = False
-    nodes: list[Annotated[str, AfterValidator(_address)]] = []
+    nodes: list[Address] = []
     min_replicas: Annotated[Int, Field(ge=0, le=100)] = 0
     replica_timeout: Wait = 1
     aging: Annotated[Int, Field(ge=1, le=levels.LONGEST_AGING)] = levels.AGING
@@ -104,5 +97,4 @@ class RedisSettings(ConnectionSettings):
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return the sentinels, or the further nodes of a Cluster."""
-        split = (address.rpartition(":") for address in (*self.sentinels, *self.nodes))
-        return [(host.strip("[]"), int(port)) for host, _, port in split]
+        return [split_address(each) for each in (*self.sentinels, *self.nodes)]
