@@ -274,16 +274,18 @@ class BrokerBackend(Backend):
         kept = None
         if delay is None:
             keeping = self._kept.burying(copy)
+        elif delay > self.longest_delay:
+            _, keeping = self._kept.delaying(copy)
         else:
-            kept, keeping = self._kept.delaying(copy, claim=delay <= self.longest_delay)
+            kept, keeping = self._kept.delaying(copy, claim=True)
         (result,) = self._facts().apply(Step(None, *ending, *keeping))
         if not result.applied:
             return False
         job.end()
         try:
             self.acknowledge(job)
-            if kept is not None and delay is not None and delay <= self.longest_delay:
-                self.publish([replace(kept.message, delay=delay)])
+            if kept is not None:  # the broker can delay it by itself
+                self.publish([replace(kept.message, delay=copy.delay)])
                 self._kept.published([kept])
         except BackendUnavailable as error:
             log.debug("%s: a released job will be published later: %s", self.name, error)

@@ -97,17 +97,15 @@ class KeptMessages:
         while True:
             page = facts.scan(self._due, _TOGETHER, after)
             now = self.now()
-            due = [
-                each for each in page if float(each[0][len(self._due) :][:_DIGITS]) <= now * _UNITS
-            ]
+            due = [each for each in page if self._moment(each[0]) <= now]
             mine = self._claimed([kept for each in due if (kept := _read(*each))], now)
             publish([each.message for each in mine])
             self.published(mine)
             count += len(mine)
-            if len(due) < len(page) or not page:
-                if len(due) < len(page):
-                    first = float(page[len(due)][0][len(self._due) :][:_DIGITS]) / _UNITS
-                    self.look_at = min(self.look_at, first)
+            if len(due) < len(page):
+                self.look_at = min(self.look_at, self._moment(page[len(due)][0]))
+                return count
+            if not page:
                 return count
             after = page[-1][0]
 
@@ -126,17 +124,7 @@ class KeptMessages:
     def published(self, kept: Sequence[KeptMessage]) -> None:
         """Remove messages that were published."""
         if kept:
-            self._facts().apply(
-                *(
-                    Step(
-                        None,
-                        Expect(each.key, each.text),
-                        Unset(each.key),
-                        Add(self._counter("delayed", each.message.queue), -1),
-                    )
-                    for each in kept
-                )
-            )
+            self._facts().apply(*(Step(None, *self._removing(each, "delayed")) for each in kept))
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -156,14 +144,7 @@ class KeptMessages:
         count = 0
         for key, text in self._scan(self._due):
             if (kept := _read(key, text)) and kept.message.queue == queue:
-                (result,) = self._facts().apply(
-                    Step(
-                        None,
-                        Expect(key, kept.text),
-                        Unset(key),
-                        Add(self._counter("delayed", queue), -1),
-                    )
-                )
+                (result,) = self._facts().apply(Step(None, *self._removing(kept, "delayed")))
                 count += result.applied
         return count
 
@@ -174,15 +155,8 @@ class KeptMessages:
             if (kept := _read(key, text)) is None:
                 continue
             _, keeping = self.delaying(replace(kept.message, delay=0.0))
-            (result,) = self._facts().apply(
-                Step(
-                    None,
-                    Expect(key, text),
-                    Unset(key),
-                    Add(self._counter("buried", queue), -1),
-                    *keeping,
-                )
-            )
+            removing = self._removing(kept, "buried")
+            (result,) = self._facts().apply(Step(None, *removing, *keeping))
             count += result.applied
         return count
 
@@ -191,6 +165,15 @@ class KeptMessages:
         while page := self._facts().scan(prefix, 1000, after):
             yield from page
             after = page[-1][0]
+
+    def _removing(self, kept: KeptMessage, of: str) -> tuple[Operation, ...]:
+        """Return the operations that remove a message, refused if another has changed its fact."""
+        counter = self._counter(of, kept.message.queue)
+        return Expect(kept.key, kept.text), Unset(kept.key), Add(counter, -1)
+
+    def _moment(self, key: str) -> float:
+        """Return when the delayed message of a key is due (epoch seconds)."""
+        return float(key[len(self._due) :][:_DIGITS]) / _UNITS
 
     def _counter(self, of: str, queue: str) -> str:
         return f"{self._count}{of}:{queue}"
