@@ -62,7 +62,11 @@ class TaskSignal:
             self._receivers[key] = (function, sender)
             return function
 
+        self._before_connect()
         return connected if receiver is None else connected(receiver)
+
+    def _before_connect(self) -> None:
+        """Do what the signal needs to be sent."""
 
     def disconnect(
         self,
@@ -104,36 +108,10 @@ def _is(sender: object, wanted: object) -> bool:
 class WorkerSignal(TaskSignal):
     """A signal of a worker, which qframe's events bring about."""
 
-    @overload
-    def connect(
-        self,
-        receiver: F,
-        sender: object = None,
-        weak: bool = False,
-        dispatch_uid: Hashable | None = None,
-    ) -> F: ...
-
-    @overload
-    def connect(
-        self,
-        receiver: None = None,
-        sender: object = None,
-        weak: bool = False,
-        dispatch_uid: Hashable | None = None,
-    ) -> Callable[[F], F]: ...
-
-    def connect(
-        self,
-        receiver: Callable[..., Any] | None = None,
-        sender: object = None,
-        weak: bool = False,
-        dispatch_uid: Hashable | None = None,
-    ) -> Any:
-        """Call a function at each signal, as `TaskSignal.connect`."""
+    def _before_connect(self) -> None:
         for kind, listener in _OF_EVENTS.items():
             events.forget(listener)  # also one that a test's end has removed
             events.listen(kind)(listener)
-        return super().connect(receiver, sender, weak, dispatch_uid)
 
 
 @dataclass(frozen=True)

@@ -319,11 +319,15 @@ def of_worker() -> Iterator[ResourceScope]:
         _current.reset(token)
 
 
+def _current_open() -> ResourceScope | None:
+    scope = _current.get()
+    return scope if scope is not None and scope.is_open else None
+
+
 @contextlib.contextmanager
 def for_call() -> Iterator[ResourceScope]:
     """Give the scope of the worker, or one for the body alone."""
-    scope = _current.get()
-    if scope is not None and scope.is_open:
+    if (scope := _current_open()) is not None:
         yield scope
         return
     scope = ResourceScope()
@@ -336,8 +340,7 @@ def for_call() -> Iterator[ResourceScope]:
 @contextlib.asynccontextmanager
 async def for_call_on_loop() -> AsyncIterator[ResourceScope]:
     """As `for_call`, on the running event loop."""
-    scope = _current.get()
-    if scope is not None and scope.is_open:
+    if (scope := _current_open()) is not None:
         yield scope
         return
     scope = ResourceScope()
