@@ -11,7 +11,7 @@ from itertools import compress
 from typing import Any, Self, TypeVar, overload
 
 from qframe import events
-from qframe.config import ConnectionSettings
+from qframe.config import ConnectionSettings, Places
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.browsing import Found, Place
 from qframe.contracts.history import History
@@ -35,6 +35,7 @@ from qframe.features.in_line import LinedJob
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
+from qframe.jobs.routing import route_of
 from qframe.jobs.tracing import active, resending
 from qframe.jobs.typed import Handles
 from qframe.payload import envelope, timing
@@ -79,6 +80,10 @@ class Connection:
         self.is_measured = False
         """Whether its workers record metrics of its jobs."""
         self.find_middleware: Callable[[], Sequence[Any]] = tuple
+        self.places: Places | None = None
+        """The routes and forwards of its manager; None if there are none."""
+        self.find_forwarded: Callable[[str], Connection] = lambda _queue: self
+        """Returns the connection for a push to a queue of this one, which may have moved."""
         self._learned = False
 
     def middleware(self) -> Sequence[Any]:
@@ -96,6 +101,12 @@ class Connection:
         made.backend = backend
         made.capabilities = backend.capabilities
         made.store, made.failed = Store(backend), FailedStore(backend)
+        return made
+
+    def with_default(self, queue: str) -> Self:
+        """Return this connection with another queue for jobs that name none."""
+        made = copy.copy(self)
+        made.default_queue = queue
         return made
 
     # -- payloads ---------------------------------------------------------------------------------
@@ -195,7 +206,8 @@ class Connection:
 
         `delay` is seconds, a timedelta, or an aware datetime.
         """
-        return self.push_envelope(job, self.envelope(job), queue, timing.seconds_until(delay))
+        to = self if self.places is None else self.find_forwarded(self.queue_for(job, queue))
+        return to.push_envelope(job, to.envelope(job), queue, timing.seconds_until(delay))
 
     def push_envelope(
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
@@ -226,11 +238,25 @@ class Connection:
 
     def bulk(self, jobs: Iterable[Any], queue: str | None = None) -> list[JobId[Any]]:
         """Queue many jobs, all or none where the backend can. Returns their ids in order."""
-        return push_together(((self, job) for job in jobs), queue)
+        if self.places is None:
+            return push_together(((self, job) for job in jobs), queue)
+        to = self.find_forwarded
+        return push_together(((to(self.queue_for(job, queue)), job) for job in jobs), queue)
 
     def gather(self, queue: str | None) -> BulkPush:
         """Return a collector for jobs to push together."""
         return BulkPush(self, queue) if stand_in is None else OneByOne(self, queue)
+
+    def queue_for(self, job: Dispatchable, queue: str | None = None) -> str:
+        """Return the queue here for a job: `queue`, its own, that of its route, or the default one.
+
+        If pushes for it are forwarded to another queue of this connection: that one.
+        """
+        name = queue or job.queue
+        if not name and self.places is not None:
+            name = route_of(self.places, job).queue
+        name = queue_name(name or self.default_queue)
+        return name if self.places is None else self.places.on(name, self.name)
 
     def pushing(
         self, job: Dispatchable, made: Envelope, queue: str | None, delay: float
@@ -238,7 +264,10 @@ class Connection:
         """Return a job before its push, after the listeners, who may add to its payload."""
         if job.unique_rule is not None:
             delay = max(delay, job.unique_rule.delay)
-        name = queue_name(queue or job.queue or self.default_queue)
+        if self.places is None:  # without a call, as it is of each dispatch
+            name = queue_name(queue or job.queue or self.default_queue)
+        else:
+            name = self.queue_for(job, queue)
         if delay and isinstance(job, JobDefinition):  # Laravel would read it as the backoff
             made.payload["delay"] = int(delay) if delay == int(delay) else delay
         tracing = active.tracing
@@ -264,9 +293,13 @@ class Connection:
         """
         if (other := substitute(self, payload)) is not None:
             return other.push_raw(payload, queue, delay)
+        name = queue_name(queue or self.default_queue)
+        if self.places is not None:
+            if (to := self.find_forwarded(name)) is not self:
+                return to.push_raw(payload, name, delay)
+            name = self.places.on(name, self.name)
         raw = payload.encode() if isinstance(payload, str) else payload
         self.check_size(len(raw))
-        name = queue_name(queue or self.default_queue)
         pushing = self.context.as_it_is(raw, name, timing.seconds_until(delay))
         uuid = pushing.message.get("uuid")
         with resending(self, name, pushing.message):

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any, NamedTuple, cast
 
 from qframe import config, events, forks
-from qframe.config import ConnectionSettings, Settings
+from qframe.config import ConnectionSettings, Places, Settings
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.failed import FailedJob
@@ -25,7 +25,9 @@ from qframe.features.all import FEATURES
 from qframe.features.context import Context
 from qframe.hooks import Hooks, of_process
 from qframe.jobs import named, project
+from qframe.jobs.foreign import Dispatchable
 from qframe.jobs.registry import Registry
+from qframe.jobs.routing import route_of
 from qframe.metrics.kept import Metrics
 from qframe.metrics.pushes import Pushes
 from qframe.otel import switch as otel
@@ -91,9 +93,14 @@ class QueueManager:
         self.keyring = Keyring([key.get_secret_value() for key in self.settings.encryption_keys])
         self.signer = _signer(self.settings)
         """Signs and checks payloads; None without a configured signing key."""
+        self.places: Places | None = None
+        """The routes and forwards; None without any, so that a dispatch need not look."""
+        if self.settings.routes or self.settings.forward:
+            self.places = Places(self.settings.routes, self.settings.forward)
         self._drivers: dict[str, Factory] = {}
         self._backends: dict[str, _Own] = {}
         self._connections: dict[str, Connection] = {}
+        self._in_place_of: dict[tuple[str, str], Connection] = {}
         self._outbox: Outbox | None = None
         self._lock = forks.rlock()
         self._listening = False
@@ -113,6 +120,31 @@ class QueueManager:
                 found = self._connections.get(name) or self._connect(name)
                 self._connections[name] = found
         return found
+
+    def connection_of(
+        self, job: Dispatchable, name: str | None = None, queue: str | None = None
+    ) -> Connection:
+        """Return the connection for a job: `name`, its own, that of its route, or the default one.
+
+        If pushes for its queue, `queue` or its own, are forwarded to another connection: that one.
+        Raises `ConfigurationError`.
+        """
+        name = name or job.connection
+        if self.places is None:
+            return self.connection(name)
+        found = self.connection(name or route_of(self.places, job).connection)
+        return self.forwarded(found, found.queue_for(job, queue))
+
+    def forwarded(self, connection: Connection, queue: str) -> Connection:
+        """Return the connection for a push to a queue of another: that one, or where it moved."""
+        place = None if self.places is None else self.places.forwarded(queue, connection.name)
+        if place is None or place.connection == connection.name:
+            return connection
+        found = self.connection(place.connection)
+        if found.default_queue == connection.default_queue:
+            return found
+        key = found.name, connection.default_queue  # a job that names no queue means that one
+        return self._in_place_of.setdefault(key, found.with_default(connection.default_queue))
 
     def holding_jobs(self, only: str | None = None) -> Iterator[Connection]:
         """Iterate over the connections with jobs: the default and configured ones, or `only`."""
@@ -176,6 +208,8 @@ class QueueManager:
         make = connection_types.get(type(own.backend), Connection)
         made = make(context, own.settings)
         made.find_middleware = self.middleware
+        made.places = self.places
+        made.find_forwarded = partial(self.forwarded, made)
         made.failed.store_of = partial(self._store_of, made.failed)
         made.is_measured = self.settings.metrics and Capability.FACTS in made.capabilities
         if made.is_measured:
@@ -380,11 +414,13 @@ def default() -> QueueManager:
     return _default
 
 
-def connection(name: str | None) -> Connection:
-    """Return a connection of the process's manager, by default the default one."""
+def connection_of(job: Dispatchable) -> Connection:
+    """Return the connection for a job that is dispatched, by the process's manager."""
     queues = _of_worker.get() or _default or default()
-    found = queues._connections.get(name or queues.settings.default)  # noqa: SLF001 (saves a call)
-    return found or queues.connection(name)
+    if queues.places is not None:
+        return queues.connection_of(job)
+    found = queues._connections.get(job.connection or queues.settings.default)  # noqa: SLF001 (saves a call)
+    return found or queues.connection(job.connection)
 
 
 def current() -> QueueManager | None:

@@ -5,6 +5,7 @@ from qframe.config.connection import ConnectionSettings, validated
 from qframe.config.files import FILE, Origin, find, read
 from qframe.config.framework import framework
 from qframe.config.loading import here, load
+from qframe.config.places import Places, QueuePlace
 from qframe.config.sections import (
     GroupSettings,
     OtelSettings,
@@ -30,6 +31,8 @@ __all__ = [
     "OtelSettings",
     "OutboxSettings",
     "PlaceSettings",
+    "Places",
+    "QueuePlace",
     "QueueSettings",
     "ScheduleSettings",
     "Settings",

@@ -20,6 +20,7 @@ from pydantic_settings import (
 
 from qframe.config.alerts import AlertSettings
 from qframe.config.files import Origin
+from qframe.config.places import Places, QueuePlace
 from qframe.config.sections import (
     EncryptionKey,
     GroupSettings,
@@ -33,7 +34,7 @@ from qframe.config.sections import (
     WorkerSettings,
 )
 from qframe.config.supervisors import SupervisorName, SupervisorSettings
-from qframe.config.values import QueuePattern, Seconds, is_list, listed
+from qframe.config.values import QueueName, QueuePattern, Seconds, is_list, listed
 from qframe.exceptions import ConfigurationError
 from qframe.payload.text import nearest, one_line
 from qframe.rules import OF_OUTBOX, check_connections
@@ -56,6 +57,9 @@ class Settings(BaseSettings):
 
     `queues` has concurrency limits by name or pattern of a queue (`QueueSettings`), `groups` how
     the groups of its jobs take turns (`GroupSettings`).
+
+    `routes` has the queue, as `queue@connection`, of jobs that name none, by name or pattern of the
+    job; `forward` where the pushes for a queue go instead, in the same form.
 
     `metrics`: whether jobs and their run times are counted by the minute.
 
@@ -85,6 +89,8 @@ class Settings(BaseSettings):
     outbox: OutboxSettings = OutboxSettings()
     queues: dict[QueuePattern, QueueSettings] = {}
     groups: dict[QueuePattern, GroupSettings] = {}
+    routes: dict[Annotated[str, Field(min_length=1, max_length=250)], str] = {}
+    forward: dict[QueueName, str] = {}
     metrics: bool = True
     metric_tags: list[Annotated[str, Field(min_length=1, max_length=100)]] = []
     version: Annotated[str, Field(max_length=200)] = ""
@@ -122,6 +128,24 @@ class Settings(BaseSettings):
                 f"alerts.connection: unknown connection {one_line(place, 60)!r}"
                 f"{nearest(place, known)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_places_that_are_there(self) -> Self:
+        known = self.connection_names()
+        for table, given in (("routes", self.routes), ("forward", self.forward)):
+            for name, text in given.items():
+                try:
+                    place = QueuePlace.of(text)
+                except ValueError as error:
+                    raise ValueError(f"{table}.{one_line(name, 60)}: {error}") from None
+                if place.connection not in {None, *known}:
+                    raise ValueError(
+                        f"{table}.{one_line(name, 60)}: unknown connection "
+                        f"{one_line(str(place.connection), 60)!r}"
+                        f"{nearest(str(place.connection), known)}"
+                    )
+        Places(self.routes, self.forward)  # raises for a circle
         return self
 
     @classmethod

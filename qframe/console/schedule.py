@@ -260,7 +260,7 @@ def _overlap_of(expires: int | None, *, wanted: bool) -> float:
 def _connection_of(planned: PlannedSchedules, row: ScheduleRow) -> Connection:
     """Returns the connection of a row's job, or else the default one."""
     job = planned.rows.schedule("x", row).job
-    return planned.queues.connection(job.connection)
+    return planned.queues.connection_of(job)
 
 
 def remove(name: Name, *, connection: ConnectionOption = None, config: Config = None) -> None:

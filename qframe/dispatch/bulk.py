@@ -61,7 +61,7 @@ def bulk(
     ids = _bulk_joined(jobs, queue, within)
     if ids is None:
         pusher.wait_for_tasks()
-        ids = push_together(map(_placed, jobs), queue)
+        ids = push_together((_placed(job, queue) for job in jobs), queue)
     return ids
 
 
@@ -89,7 +89,9 @@ async def abulk(
     if is_async(within):
         return await run_in(within, lambda inside: _bulk_within(jobs, queue, inside))
     ids = _bulk_joined(jobs, queue, within)
-    return await _bulk_on_loop([*map(_placed, jobs)], queue) if ids is None else ids
+    if ids is not None:
+        return ids
+    return await _bulk_on_loop([_placed(job, queue) for job in jobs], queue)
 
 
 def _bulk_joined(jobs: Iterable[Any], queue: str | None, within: object) -> list[JobId[Any]] | None:
@@ -101,7 +103,7 @@ def _bulk_joined(jobs: Iterable[Any], queue: str | None, within: object) -> list
         return None
     inside = opened.within()
     if inside is None:
-        return _bulk_committed([*map(_placed, jobs)], queue, opened)
+        return _bulk_committed([_placed(job, queue) for job in jobs], queue, opened)
     return _bulk_within(jobs, queue, inside)
 
 
@@ -109,7 +111,7 @@ def _bulk_within(jobs: Iterable[Any], queue: str | None, transaction: object) ->
     through: dict[Connection, Connection] = {}
 
     def placed(job: Dispatchable) -> tuple[Connection, Dispatchable]:
-        connection, _ = _placed(job)
+        connection, _ = _placed(job, queue)
         if substitute(connection, job) is not None:
             return connection, job
         if connection not in through:
@@ -148,9 +150,9 @@ def _bulk_committed(
     return job_ids(uuids, [type(job) for _, job in placed], {})
 
 
-def _placed(job: Any) -> tuple[Connection, Dispatchable]:  # noqa: ANN401 (checked here)
+def _placed(job: Any, queue: str | None) -> tuple[Connection, Dispatchable]:  # noqa: ANN401 (checked here)
     check_job(job)
-    return manager.default().connection(job.connection), job
+    return manager.default().connection_of(job, None, queue), job
 
 
 # -- on an event loop -----------------------------------------------------------------------------

@@ -78,8 +78,12 @@ class Pending:
     def _chosen(self, jobs: Sequence[object]) -> Connection:
         """Return the connection for all jobs, or its stand-in."""
         refuse_while_importing()
-        named = self._connection or getattr(next(_single(jobs), None), "connection", None)
-        return stand_in_for(manager.default().connection(named), jobs)
+        first, queues = next(_single(jobs), None), manager.default()
+        if isinstance(first, JobDefinition):
+            own = queues.connection_of(first, self._connection, first.queue or self._queue)
+        else:
+            own = queues.connection(self._connection)
+        return stand_in_for(own, jobs)
 
     def _queue_within(self, connection: Connection, queue: str | None, what: str) -> str | None:
         """Return the queue inside another chain or batch, which must use the same connection.

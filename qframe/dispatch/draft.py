@@ -70,6 +70,7 @@ class Draft:
         "id",
         "job",
         "moment",
+        "named",
         "once",
         "opened",
         "pid",
@@ -91,6 +92,8 @@ class Draft:
         self.context = contextvars.copy_context()
         """The context for listeners, for a push from another thread or at a commit."""
         self.queue: str | None = None
+        self.named: str | None = None
+        """The connection that the dispatch named."""
         self.delay: When = job.delay
         self.id: JobId[Any] = _NONE
         self.track = 0.0
@@ -102,7 +105,7 @@ class Draft:
         """Whether a call raised: then no commit pushes it, unless it is sent later."""
         self.handed: Handed[JobId[Any]] | None = None
         """The awaited push."""
-        self.connection = manager.connection(job.connection)
+        self.connection = manager.connection_of(job)
         self.envelope = self.connection.envelope(job)
         unsent[self] = True
 
@@ -120,6 +123,10 @@ class Draft:
             self.go_once(self.once)
         if self.group:
             self.join(self.group)
+
+    def place(self) -> None:
+        """Push it to the connection for what it names."""
+        self.use(manager.default().connection_of(self.job, self.named, self.queue))
 
     def prioritize(self, priority: int) -> None:
         """Set a priority in place of the class's."""
@@ -417,7 +424,7 @@ def _push_patiently(draft: Draft) -> None:
 
 
 def _report(draft: Draft, error: BaseException) -> None:
-    queue = draft.queue or draft.job.queue or draft.connection.default_queue
+    queue = draft.connection.queue_for(draft.job, draft.queue)
     payload, delay = draft.envelope.payload, _seconds(draft.delay)
     what = f"{payload['displayName']} {draft.envelope.uuid} was dispatched and dropped, and"
     lost.report(what, [Unpushed(draft.connection, queue, draft.job, payload, delay)], error)

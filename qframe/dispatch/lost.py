@@ -24,8 +24,8 @@ class Unpushed(NamedTuple):
 
     @classmethod
     def unbuilt(cls, connection: Connection, job: Any, queue: str | None = None) -> Unpushed:  # noqa: ANN401 (what was to be a job)
-        own = getattr(job, "queue", None)
-        return cls(connection, queue or own or connection.default_queue, job, {})
+        own = queue or getattr(job, "queue", None)
+        return cls(connection, own or connection.default_queue, job, {})
 
 
 def report(what: str, unpushed: Sequence[Unpushed], error: BaseException) -> None:

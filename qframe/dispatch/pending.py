@@ -127,7 +127,8 @@ class PendingDispatch(Generic[R_co]):
     def on_connection(self, name: str) -> Self:
         """Use this connection in place of the job's own. Raises `ConfigurationError`."""
         with _Disarming(self._draft):
-            self._draft.use(manager.default().connection(name))
+            self._draft.named = name
+            self._draft.place()
         try:
             return self
         finally:
@@ -137,6 +138,8 @@ class PendingDispatch(Generic[R_co]):
         """Use this queue in place of the job's own. Raises `InvalidQueueName`."""
         with _Disarming(self._draft):
             self._draft.queue = queue_name(name)
+            if self._draft.connection.places is not None:
+                self._draft.place()
         try:
             return self
         finally:

@@ -48,6 +48,9 @@ def retry(
 ) -> bool:
     """Push a failed job to its old connection and queue, and remove its record.
 
+    If pushes for the queue are forwarded, it goes there; to another connection only without
+    features, whose facts are on the old one.
+
     A job with durable steps goes on where it stopped, unless `anew` says otherwise.
 
     Both happen in one step if the connection keeps its failed jobs there. Attempts start again, and
@@ -57,8 +60,12 @@ def retry(
     name in `anew`, and `InvalidSignature` if its payload is refused or cannot be signed again; the
     record then stays.
     """
-    connection = queues.connection(record.connection)
-    message = _signed(connection.context, record)
+    connection, queue = queues.connection(record.connection), record.queue
+    if queues.places is not None:
+        if not _has_features(connection.context, record):
+            connection = queues.forwarded(connection, queue)
+        queue = queues.places.on(queue, connection.name)
+    message = _signed(connection.context, record, queue)
     connection.check_size(len(message))
     events.fire(events.JobRetryRequested, record.uuid, record.connection, record.queue)
     together = store.place is connection.failed.place
@@ -69,7 +76,9 @@ def retry(
     steps: Sequence[Operation] = ()
     if anew.first or (anew.fresh and record.history.steps):
         steps = removed(connection.context, record.uuid, anew.first, events=False)
-    pushed = _push(connection, record, message, steps, forget=together)
+    pushed = _push(
+        connection, dataclasses.replace(record, queue=queue), message, steps, forget=together
+    )
     if together or not pushed:
         return pushed
     # There is one all the same if the job has failed anew meanwhile.
@@ -126,12 +135,17 @@ def _duplicate(record: FailedJob, pushing: Pushing, holder: str) -> DuplicateJob
     )
 
 
-def _signed(context: Context, record: FailedJob) -> bytes:
-    """Return the renewed payload, signed if it was."""
+def _has_features(context: Context, record: FailedJob) -> bool:
+    pushing = context.as_it_is(record.payload, record.queue)
+    return bool(record.history.steps) or not context.keys.isdisjoint(pushing.message)
+
+
+def _signed(context: Context, record: FailedJob, queue: str) -> bytes:
+    """Return the renewed payload, signed for the queue if it was."""
     more = {STEPS: True} if record.history.steps else {}
     message = renewed(record.payload, context.features, more)
     if context.signer is not None:
-        return context.signer.renewed(record.payload, message, record.queue)
+        return context.signer.renewed(record.payload, message, record.queue, queue)
     if message != record.payload and is_signed(record.payload):
         raise InvalidSignature(
             "the payload is signed, and no signing_key is configured here to sign it anew"

@@ -64,7 +64,7 @@ class Mover:
         if found.kept:
             raise Kept(found.kept)
         queue, job = self._names.queue(found), self._names.job(found)
-        connection = self._queues.connection(self._connection or job.connection)
+        connection = self._queues.connection_of(job, self._connection, queue)
         able = connection.capabilities
         if Capability.RESERVE not in able or Capability.FACTS not in able:
             raise ConfigurationError(f"the connection {connection.name!r} keeps no jobs and keys")

@@ -1,10 +1,11 @@
-"""Names of queues that are likely mistakes: `qframe check` reports them."""
+"""Names of queues that are likely mistakes, or that moved: `qframe check` reports them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 
 from qframe.alerts.view import ConnectionView
 from qframe.connection import Connection
@@ -12,7 +13,7 @@ from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.metrics.kept import Metrics
-from qframe.payload.text import is_queue_pattern
+from qframe.payload.text import count_of, is_queue_pattern
 from qframe.worker.queues import WorkedQueues
 
 _NEAR = 0.75
@@ -22,7 +23,8 @@ _SHOWN = 5
 
 def unlikely(queues: QueueManager, connection: Connection) -> list[str]:
     """Returns likely mistakes in the names of queues. Raises `BackendUnavailable`."""
-    return [*_nearly(queues, connection), *_elsewhere(connection)]
+    found = (_nearly(queues, connection), _moved(queues, connection), _elsewhere(connection))
+    return [*chain.from_iterable(found)]
 
 
 def _nearly(queues: QueueManager, connection: Connection) -> Iterator[str]:
@@ -72,6 +74,18 @@ def _worked(queues: QueueManager, connection: Connection, pushed: set[str]) -> s
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=_NEAR)), "")
+
+
+def _moved(queues: QueueManager, connection: Connection) -> Iterator[str]:
+    if queues.places is None or Capability.SIZE not in connection.capabilities:
+        return
+    for name in queues.settings.forward:
+        to = queues.places.forwarded(name, connection.name)
+        if to != (name, connection.name) and (jobs := connection.size(name)):
+            yield (
+                f"the queue {name!r} is forwarded to {to.queue}@{to.connection} and still has "
+                f"{count_of(jobs, 'job', 'jobs')}: keep a worker of it until it is empty"
+            )
 
 
 def _elsewhere(connection: Connection) -> Iterator[str]:

@@ -107,13 +107,15 @@ class Signer:
             "signed with a key that is not configured here; it was refused unread"
         )
 
-    def renewed(self, before: bytes, after: bytes, queue: str) -> bytes:
-        """Sign a payload that was changed here again, if it had a valid signature.
+    def renewed(self, before: bytes, after: bytes, queue: str, to: str = "") -> bytes:
+        """Sign a payload that was changed here again, if it had a valid signature for `queue`.
+
+        The new signature is for the queue `to`, by default the same.
 
         Raises `InvalidSignature` if it is refused as it was `before`.
         """
         self.check(before, queue)
-        return self.signed(after, queue) if is_signed(before) else after
+        return self.signed(after, to or queue) if is_signed(before) else after
 
     def __repr__(self) -> str:
         return f"<Signer with {len(self._keys)} keys>"

@@ -45,7 +45,9 @@ def load(queues: QueueManager) -> list[Schedule]:
 def connection_of(queues: QueueManager, schedule: Schedule) -> Connection:
     """Return the connection of a schedule. Raises `ConfigurationError`."""
     try:
-        connection = queues.connection(schedule.options.connection or schedule.job.connection)
+        options = schedule.options
+        found = queues.connection_of(schedule.job, options.connection, options.queue)
+        connection = queues.connection(found.name)
     except ConfigurationError as error:
         raise ConfigurationError(f"{schedule.place}: {error}") from None
     if _ABLE not in connection.capabilities:

@@ -218,14 +218,14 @@ class ScheduleSummary:
     """Why a row is not used; the other fields are then unsigned text."""
 
     @classmethod
-    def of(cls, schedule: Schedule, default_queue: str, fact: str = "") -> ScheduleSummary:
+    def of(cls, schedule: Schedule, queue: str, fact: str = "") -> ScheduleSummary:
         options = schedule.options
         return cls(
             name=schedule.title,
             job=schedule.job_name,
             when=options.calendar.text(),
             zone=options.calendar.zone,
-            queue=options.queue or schedule.job.queue or default_queue,
+            queue=queue,
             missed=options.missed,
             grace=options.grace,
             overlap=options.overlap,

@@ -127,7 +127,9 @@ class Timetable:
         """Write changed descriptions of schedules in code, for programs without the code."""
         summaries = {
             self._keys.summary(each.title): ScheduleSummary.of(
-                each, self._connection.default_queue, self._releases.current[each.module]
+                each,
+                self._connection.queue_for(each.job, each.options.queue),
+                self._releases.current[each.module],
             ).text()
             for each in schedules
             if each.row is None

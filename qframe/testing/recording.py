@@ -155,6 +155,7 @@ class RecordingConnection(Connection):
         super().__init__(context, original.settings)
         self.max_payload = limit
         self.find_middleware = original.find_middleware
+        self.places = original.places
         self._notes = notes
         self._apart = apart
 

@@ -89,7 +89,7 @@ def run(  # noqa: PLR0913 (one for each thing that a job finds)
     if attempts < 1 or not 0 <= releases < attempts:
         raise ValueError("attempts is 1 or more, and releases fewer than that")
     fake = fakes.active()
-    original = manager.default().connection(job.connection)
+    original = manager.default().connection_of(job)
     notes = Notes()
     connection = RecordingConnection(
         original,
@@ -104,7 +104,7 @@ def run(  # noqa: PLR0913 (one for each thing that a job finds)
         message[CAUSE] = {"uuid": caught.id, "name": caught.name, "error": caught.error}
     if previous is not None:
         message[PREVIOUS] = {"result": from_json(to_json(previous))}
-    queue = job.queue or connection.default_queue
+    queue = connection.queue_for(job)
     made = Envelope(message)
     reserved = _reserved(connection, made, queue, attempts, releases)
     for name, value in (steps or {}).items():

@@ -112,7 +112,7 @@ class JobPort:
         except UnknownJob as error:
             raise Refused(500, f"{asked.job} is allowed, but not there: {error}") from error
         job = _made(job_class, asked.data)
-        connection = self._queues.connection(asked.connection or job.connection)
+        connection = self._queues.connection_of(job, asked.connection, asked.queue)
         if Capability.RESERVE not in connection.capabilities:
             raise Refused(422, f"the connection {connection.name!r} keeps no jobs for workers")
         with _own_code_of(job_class):
@@ -121,7 +121,7 @@ class JobPort:
             rule = once_rule_of(job_class)
             seconds = _DAY if rule is None else rule.seconds
             connection.add(made, {ONCE: once(str(made.payload["job"]), key, seconds)})
-        queue = asked.queue or job.queue or connection.default_queue
+        queue = connection.queue_for(job, asked.queue)
         identity = connection.push_envelope(
             job, made, queue, asked.delay or seconds_until(job.delay)
         )
