@@ -201,7 +201,6 @@ class RabbitmqBench(Bench):
 
     skews = False
     lapses = False
-    shared = False
     slow = True
     _prefixes = itertools.count()
 

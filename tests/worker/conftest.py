@@ -1,7 +1,8 @@
 """Projects on the backends the worker is tested with.
 
 A module whose `pytestmark` has `on_redis_too` runs each of its tests on Redis as well, one that has
-`on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)` leaves a test out there.
+`on_beanstalkd_too` on beanstalkd, too; `not_on_beanstalkd(why)` leaves a test out there. A single
+test marked `on_rabbitmq_in_ci` is `slow` on RabbitMQ.
 
 What is tested here is the worker; what a backend promises it, the conformance suite tests on each.
 So a test is `long` on the others. One marked `on_redis_in_ci` is `slow` on Redis: it shows what a
@@ -19,7 +20,14 @@ import pytest
 from tests.conftest import settings_of
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Project
-from tests.support.projects import BeanstalkdProject, DatabaseProject, RedisProject, emptied
+from tests.support.projects import (
+    BeanstalkdProject,
+    DatabaseProject,
+    RabbitmqProject,
+    RedisProject,
+    emptied,
+)
+from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
 
 
@@ -27,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "on_redis_too: run on Redis as well")
     config.addinivalue_line("markers", "on_beanstalkd_too: run on beanstalkd as well")
     config.addinivalue_line("markers", "on_redis_in_ci: run on Redis by .ci/run, too")
+    config.addinivalue_line("markers", "on_rabbitmq_in_ci: run on RabbitMQ by .ci/run, too")
     config.addinivalue_line("markers", "every_backend: run on all by `make test`, too")
     config.addinivalue_line("markers", "not_on_beanstalkd(why): asks what beanstalkd has not")
     config.addinivalue_line("markers", "embedded_only: about the database's file")
@@ -47,6 +56,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         others = [pytest.param(name, marks=marks[name] if slow else []) for name in backends[1:]]
         if not slow:
             others.append(pytest.param("postgresql", marks=pytest.mark.slow))
+        if metafunc.definition.get_closest_marker("on_rabbitmq_in_ci"):
+            others.append(pytest.param("rabbitmq", marks=pytest.mark.slow))
         metafunc.parametrize("project", [backends[0], *others], indirect=True)
 
 
@@ -84,6 +95,11 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]
         emptied(beanstalkd)
         with BeanstalkdProject(tmp_path / "app", beanstalkd) as on_beanstalkd:
             yield on_beanstalkd
+        return
+    if request.param == "rabbitmq":
+        running: RabbitmqServer = request.getfixturevalue("rabbitmq_running")
+        with RabbitmqProject(tmp_path / "app", running) as on_rabbitmq:
+            yield on_rabbitmq
         return
     if request.param in {"postgresql", "mariadb"}:
         with DatabaseProject(tmp_path / "app", url=settings_of(request)["url"]) as on_database:

@@ -30,6 +30,8 @@ _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEN
 _MOST = 200
 """So many calls no settle needs."""
 _PATIENCE = 60.0
+_QUIET = 20
+"""Looks for jobs that find none before nothing is left, if jobs may be on their way."""
 _doom = SimpleNamespace(calls=0, left=None, of="")
 """Before which call this process dies, 0 for none; how many are left; of which job, once armed."""
 
@@ -192,9 +194,13 @@ def _arming(owner: Any) -> None:
 
 
 _CALLS = {
-    "database": ("connection", "Session", ("run", "run_many", "commit")),
-    "redis": ("connection", "RedisConnection", ("ask", "ask_all", "send")),
-    "beanstalkd": ("connection", "BeanstalkdConnection", ("exchange",)),
+    "database": [("connection", "Session", ("run", "run_many", "commit"))],
+    "redis": [("connection", "RedisConnection", ("ask", "ask_all", "send"))],
+    "beanstalkd": [("connection", "BeanstalkdConnection", ("exchange",))],
+    "rabbitmq": [
+        ("publisher", "Publisher", ("publish",)),
+        ("consumer", "Consumer", ("get", "acknowledge")),
+    ],
 }
 """What goes to the server: of which module of a driver, of which class, by which methods."""
 
@@ -205,8 +211,8 @@ def _install(arms: str) -> None:
     if isinstance(backend, OrderedBackend):
         parts = {backend.messages, backend.facts, backend.failed}
     for package in {_package(part) for part in parts}:
-        module, name, calls = _CALLS[package.rpartition(".")[2].removeprefix("new_")]
-        _counting(getattr(importlib.import_module(f"{package}.{module}"), name), *calls)
+        for module, name, calls in _CALLS[package.rpartition(".")[2].removeprefix("new_")]:
+            _counting(getattr(importlib.import_module(f"{package}.{module}"), name), *calls)
     _ending(ReservedJob, "_conclude", lambda job, *_: [job])
     _ending(Settler, "_on_ends", lambda _, ends, *__: [each.job for each in ends])
     if arms:
@@ -250,9 +256,26 @@ def _worked(what: str, count: int) -> int:
     os._exit(_work(scene))
 
 
-def _left() -> int:
+def _left(*queues: str) -> int:
     queue = manager.default().connection()
-    return sum(queue.size(name) for name in queue.queues())
+    return sum(queue.size(name) for name in queues)
+
+
+def _work_all(*queues: str) -> int:
+    """Work until nothing is left, and give what is all the same.
+
+    Where a server cannot count what is reserved, that of the last dead worker may be yet to come.
+    """
+    until = time.monotonic() + _PATIENCE
+    unknown = "reserved" in manager.default().connection().sizes().unknown
+    looks = quiet = _QUIET if unknown else 1
+    while looks and time.monotonic() < until:
+        looks -= 1
+        if _left(*queues):
+            _work(*queues)
+            looks = quiet
+        time.sleep(0.05)
+    return _left(*queues)
 
 
 def main() -> None:
@@ -264,11 +287,7 @@ def main() -> None:
     died = 0
     while (code := _worked(what, died + 1)) == -signal.SIGKILL and died < _MOST:
         died += 1
-    until = time.monotonic() + _PATIENCE
-    while _left() and time.monotonic() < until:
-        _work("*")
-        time.sleep(0.05)
-    left = _left()
+    left = _work_all(*(f"{what}-{number}" for number in range(1, died + 2)))
     for number in range(1, died + 2):  # no lock is left either
         again = Only(scene=f"{what}-{number}", word="a")
         left += dispatch(again).on_queue("after").is_duplicate

@@ -19,6 +19,7 @@ def counts(scene: Scene, *words: str) -> list[int]:
     return [scene.words.count(word) for word in words]
 
 
+@pytest.mark.on_rabbitmq_in_ci
 def test_a_worker_that_dies_as_the_last_member_ends(project: Project) -> None:
     scenes = played(project, "member")
     for scene in scenes:

@@ -24,6 +24,7 @@ def once(scene: Scene, *words: str) -> None:
     assert [scene.words.count(word) for word in words] == [1] * len(words), scene
 
 
+@pytest.mark.on_rabbitmq_in_ci
 def test_a_worker_that_dies_as_a_link_ends(project: Project) -> None:
     """Where store and queue are one, only the link itself may run twice."""
     scenes = played(project, "chain")
@@ -52,6 +53,7 @@ def test_a_worker_that_dies_as_the_last_link_ends(project: Project) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.on_rabbitmq_in_ci
 def test_a_worker_that_dies_as_a_link_fails(project: Project) -> None:
     """What is to catch it comes, the links behind it do not."""
     scenes = played(project, "failure")

@@ -308,6 +308,7 @@ def test_a_worker_lists_what_it_runs(crowd: Project) -> None:
 
 @pytest.mark.every_backend
 @pytest.mark.on_redis_in_ci
+@pytest.mark.on_rabbitmq_in_ci
 def test_a_killed_worker_loses_nothing_of_many(crowd: Project) -> None:
     crowd.configure(retry_after=2)
     for number in range(100):
