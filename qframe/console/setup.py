@@ -110,7 +110,6 @@ def check(
     if connection is not None:
         queues.settings.connection(connection)  # raises for an unknown one
     wanted = [connection] if connection else queues.settings.connection_names()
-    rows = [_checked(queues, name) for name in wanted]
     trouble = ""
     planned: list[Schedule] = []
     try:
@@ -119,6 +118,7 @@ def check(
         planned = load(queues)
     except ConfigurationError as error:
         trouble = str(error)
+    rows = [_checked(queues, name) for name in wanted]
     if as_json:
         settings = queues.settings
         facts = {"root": str(settings.root), **origin_fields(settings.origin)}

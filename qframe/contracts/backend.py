@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from abc import ABC, abstractmethod
@@ -93,6 +94,8 @@ class Health:
 
     version: str
     warnings: tuple[str, ...] = ()
+    longest_job: float = math.inf
+    """Seconds after which the server ends the lease of a job that still runs."""
 
 
 @dataclass(slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability, Health
 from qframe.exceptions import ConfigurationError
+from qframe.jobs import definition
 from qframe.manager import QueueManager
 from qframe.operations.schedules import MOST, calendar_of, summaries
 from qframe.payload.text import one_line
@@ -39,7 +41,7 @@ def of_connection(queues: QueueManager, connection: Connection, health: Health) 
 
     Raises `QframeError`.
     """
-    texts = list(health.warnings)
+    texts = [*health.warnings, *_of_long_jobs(queues, connection, health.longest_job)]
     if connection.name == queues.settings.outbox.connection:
         texts += _of_outbox(queues)
     if Capability.RESERVE in connection.capabilities and connection.retry_after < _SHORT_LEASE:
@@ -73,6 +75,21 @@ def of_known_schedules(queues: QueueManager, connection: Connection) -> list[Uns
         texts = warnings_of(calendar, spread=each.spread, overlap=each.overlap)
         found += [Unsafe(each.name, text) for text in texts]
     return found
+
+
+def _of_long_jobs(queues: QueueManager, connection: Connection, longest: float) -> list[str]:
+    """Return which job classes, of those imported by now, may run longer than the server allows."""
+    default, found = queues.settings.default, list[str]()
+    for each in definition.index.values():
+        timeout = each.timeout
+        is_here = (each.connection or default) == connection.name
+        if is_here and timeout is not None and (timeout or math.inf) > longest:
+            limit = f"timeout = {timeout:g}" if timeout else "no timeout"
+            found.append(
+                f"{one_line(each.own_name(), 150)} has {limit}, and the server gives a "
+                f"job to another worker after {longest:g} s"
+            )
+    return found[:MOST]
 
 
 def _of_outbox(queues: QueueManager) -> list[str]:

@@ -41,7 +41,8 @@ _BIN = Path("/usr/lib/rabbitmq/bin")
 class RabbitmqServer(ServerProcess):
     """A node of its own, running once `start` is called or the `with` block entered.
 
-    `config` is the text of its `rabbitmq.conf`, besides its addresses.
+    It has the management plugin, which costs its start nothing. `config` is the text of its
+    `rabbitmq.conf`, besides its addresses.
     """
 
     def __init__(self, folder: Path, *, config: str = "") -> None:
@@ -52,10 +53,12 @@ class RabbitmqServer(ServerProcess):
         self._name = f"qframe{self.port}@localhost"
         self._program = binary("rabbitmq-server", _BIN)
         self._epmd: subprocess.Popen[bytes] | None = None
-        (folder / "plugins").write_text("[].\n")
+        self._management_port = free_port()
+        (folder / "plugins").write_text("[rabbitmq_management].\n")
         (folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             f"load_definitions = {folder}/definitions.json\n"
+            f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self._management_port}\n"
             f"log.console = false\n{config}\n"
         )
         (folder / "definitions.json").write_text(json.dumps(_DEFINITIONS))
@@ -75,6 +78,11 @@ class RabbitmqServer(ServerProcess):
     def settings(self) -> dict[str, Any]:
         """What a connection's settings say of it."""
         return {"driver": "rabbitmq", "url": self.url}
+
+    @property
+    def management(self) -> str:
+        """The URL of its management plugin, without a user."""
+        return f"http://127.0.0.1:{self._management_port}"
 
     @property
     def _environment(self) -> Mapping[str, str]:

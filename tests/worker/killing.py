@@ -193,7 +193,7 @@ def _arming(owner: Any) -> None:
     owner.handle = handle
 
 
-_CALLS = {
+_CALLS: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
     "database": [("connection", "Session", ("run", "run_many", "commit"))],
     "redis": [("connection", "RedisConnection", ("ask", "ask_all", "send"))],
     "beanstalkd": [("connection", "BeanstalkdConnection", ("exchange",))],

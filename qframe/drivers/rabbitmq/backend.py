@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
@@ -13,9 +15,13 @@ from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 from qframe.drivers.guard import guarded
 from qframe.drivers.rabbitmq import checks
 from qframe.drivers.rabbitmq.consumer import Consumer, Consumers, Delivery
+from qframe.drivers.rabbitmq.management import Management, QueueReport
 from qframe.drivers.rabbitmq.publisher import Publishers
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.exceptions import BackendUnavailable, InvalidQueueName
+from qframe.payload.text import is_queue_name
+
+log = logging.getLogger("qframe")
 
 _RESERVED = "amq."
 _SURE = 1 / 3
@@ -48,6 +54,10 @@ class RabbitmqBackend(BrokerBackend):
         self.settings = settings
         self._publishers = Publishers(settings)
         self._consumers = Consumers(settings)
+        self._management: Management | None = None
+        if settings.management is not None:
+            self._management = Management(settings)
+            self.capabilities = type(self).capabilities | Capability.LIST
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -87,7 +97,7 @@ class RabbitmqBackend(BrokerBackend):
 
     def _job(self, consumer: Consumer, delivery: Delivery, asked_at: float) -> BrokerJob:
         job = self.received(
-            delivery.name[len(self.settings.prefix) :],
+            self._queue_of(delivery.name),
             delivery.raw,
             delivery.headers,
             id=delivery.id,
@@ -118,7 +128,44 @@ class RabbitmqBackend(BrokerBackend):
 
     def counted(self, queue: str) -> Sizes:
         with self._publishers.one() as publisher:
-            return Sizes(publisher.count(queue), unknown=frozenset({"reserved"}))
+            sizes = Sizes(publisher.count(queue), unknown=frozenset({"reserved"}))
+        reserved = None
+        if self._management is not None:
+            try:
+                reserved = self._management.reserved(self.settings.name_of(queue))
+            except BackendUnavailable as error:
+                log.debug("%s: reserved jobs are not counted: %s", self.name, error)
+        if reserved is None:
+            return sizes
+        return replace(sizes, reserved=reserved, approximate=True, unknown=frozenset())
+
+    def listed(self) -> list[str]:
+        """List the queues with messages.
+
+        The management API learns some seconds late of messages, but not of queues. So those that
+        it takes for empty are counted.
+        """
+        reports = self._reports()
+        empty = [each.name for each in reports if not each.messages]
+        with self._publishers.one() as publisher:
+            counts = publisher.count_all(empty)
+        return [
+            self._queue_of(each.name) for each in reports if each.messages or counts.get(each.name)
+        ]
+
+    def _reports(self) -> list[QueueReport]:
+        """Return the reports of the queues that may be ours."""
+        if self._management is None:
+            return []
+        prefix = self.settings.prefix
+        return [
+            each
+            for each in self._management.queues()
+            if each.name.startswith(prefix) and is_queue_name(self._queue_of(each.name))
+        ]
+
+    def _queue_of(self, name: str) -> str:
+        return name[len(self.settings.prefix) :]
 
     def purged(self, queue: str) -> int:
         with self._publishers.one() as publisher:
@@ -136,7 +183,15 @@ class RabbitmqBackend(BrokerBackend):
     def check(self) -> Health:
         with self._publishers.one() as publisher:
             found = checks.warnings(publisher, self.settings)
-            return Health(f"RabbitMQ {publisher.version}", tuple(found))
+            version = f"RabbitMQ {publisher.version}"
+        try:
+            reports = self._reports()
+        except BackendUnavailable as error:
+            found.append(f"the management API cannot be asked about the queues: {error}")
+            reports = []
+        found += checks.of_queues(reports, self.settings)
+        longest = checks.longest_job(reports, self.settings)
+        return Health(version, tuple(found), longest)
 
     def close(self) -> None:
         with guarded:

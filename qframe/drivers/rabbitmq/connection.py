@@ -90,7 +90,7 @@ class RabbitmqConnection:
             login.password,
             login_method="PLAIN",
             virtual_host=login.vhost,
-            ssl={"context": _context(settings), "name": host} if settings.is_tls() else False,
+            ssl={"context": tls_context(settings), "name": host} if settings.is_tls() else False,
             connect_timeout=limited(settings.connect_timeout),
             heartbeat=self._heartbeat,
             socket_settings=_SOCKET,
@@ -220,7 +220,8 @@ _SOCKET = {
 """The client would give up a connection after one second without an acknowledgement."""
 
 
-def _context(settings: RabbitmqSettings) -> ssl.SSLContext:
+def tls_context(settings: RabbitmqSettings) -> ssl.SSLContext:
+    """Return how the server is verified. Raises `ConfigurationError`."""
     for name in ("ca", "cert", "key"):
         file = getattr(settings, name)
         if file is not None and not Path(file).exists():

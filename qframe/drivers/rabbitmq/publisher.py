@@ -163,12 +163,20 @@ class Publisher(RabbitmqConnection):
 
     def _count(self, name: str) -> int | None:
         """Return how many messages of a queue are ready; None if there is no such queue."""
-        with self._channel_apart() as channel:
-            try:
-                found = channel.queue_declare(name, passive=True)
-            except amqp.NotFound:
-                return None
-            return int(found.message_count)
+        return self.count_all([name]).get(name)
+
+    def count_all(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how many messages are ready in each queue that exists, by its broker's name."""
+        left, counts = [*names], dict[str, int]()
+        while left:
+            with self._channel_apart() as channel:
+                try:
+                    while left:
+                        found = channel.queue_declare(left[-1], passive=True)
+                        counts[left.pop()] = int(found.message_count)
+                except amqp.NotFound:
+                    left.pop()
+        return counts
 
     def purge(self, queue: str) -> int:
         """Delete the messages of a queue that are ready. Returns how many there were."""

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from qframe.config import ConnectionSettings
-from qframe.config.values import Address, Int, Wait, split_address
+from qframe.config.values import YEAR, Address, Int, Wait, split_address
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
@@ -36,6 +36,23 @@ def _url(url: str) -> str:
     return url
 
 
+def _management(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # as above
+        raise ValueError("is not a URL; write / # ? @ in a password as %2F %23 %3F %40") from None
+    if parts.scheme not in {"http", "https"}:
+        raise ValueError("must begin with http:// or https://")
+    if not parts.hostname:
+        raise ValueError("must name a host, as in http://host:15672")
+    if parts.query or parts.fragment:
+        raise ValueError("has no options; write ? and # in a password as %3F and %23")
+    return url
+
+
 class RabbitmqSettings(ConnectionSettings):
     """Jobs wait in quorum queues of RabbitMQ, each of its name with `prefix` before it.
 
@@ -47,6 +64,10 @@ class RabbitmqSettings(ConnectionSettings):
     `heartbeat` is the seconds between two signs of life of a connection with jobs; the server
     closes it after two or three without one. `timeout` is the seconds to wait for a reply or a
     confirm, and `connect_timeout` for a connection.
+
+    `management` is the URL of the management plugin, for what AMQP does not tell: the names of
+    queues, how many messages are reserved, policies. Its user is that of `url` unless it names one.
+    `consumer_timeout` repeats what `rabbitmq.conf` says, in seconds (0: none), for `qframe check`.
     """
 
     driver: Literal["rabbitmq"] = "rabbitmq"
@@ -59,10 +80,13 @@ class RabbitmqSettings(ConnectionSettings):
     heartbeat: Annotated[Int, Field(ge=1, le=3600)] = 60
     timeout: Wait = 10
     connect_timeout: Wait = 5
+    management: Annotated[str | None, AfterValidator(_management), Field(repr=False)] = None
+    consumer_timeout: Annotated[Int, Field(ge=0, le=YEAR)] = 1800
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if not self.is_tls() and (self.ca or self.cert or self.key):
+        is_https = urlsplit(self.management or "").scheme == "https"
+        if not (self.is_tls() or is_https) and (self.ca or self.cert or self.key):
             raise ValueError("ca, cert and key are for TLS: the url must begin with amqps://")
         if bool(self.cert) != bool(self.key):
             raise ValueError("cert and key belong together")
