@@ -29,6 +29,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.payload.text import count_of
 from qframe.rules import Rule, check_connections, parse
+from qframe.worker import handlers
 from qframe.worker.options import StopReason
 
 _LIMIT = 1000
@@ -130,7 +131,7 @@ def _watch(queues: QueueManager, given: bool) -> int:
         raise ConfigurationError("no rule is configured: [alerts] rules = [...] in qframe.toml")
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+        handlers.take(number, lambda *_: over.set())
     task = AlertTask(queues)
     task.prepare()
     task.start()

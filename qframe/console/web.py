@@ -17,6 +17,7 @@ from qframe.console.place import print_configuration
 from qframe.console.text import say
 from qframe.exceptions import ConfigurationError, UnknownJob
 from qframe.manager import QueueManager
+from qframe.worker import handlers
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -138,7 +139,7 @@ def _serve(
         )
         # uvicorn raises the signal again after its clean end, which is no error.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: sys.exit(0))
+            handlers.take(number, lambda *_: sys.exit(0))
         uvicorn.Server(settings).run(sockets=[listening])
 
 

@@ -28,12 +28,32 @@ _stacks = 0
 """The signal that shows stacks, if any."""
 _taken: dict[int, list[tuple[Handler, Handler]]] = {}
 """By signal, our handlers, the latest last, and the handler each replaced."""
+_unblocked: set[int] = set()
+"""Those of them that this thread had blocked: who starts a process may block signals in it."""
+_held: AbstractSet[int] = frozenset()
+"""Those that are blocked by `hold`."""
 
 
 def take(number: int, handler: Handler) -> None:
-    """Installs a handler. Raises `ValueError` off the main thread."""
+    """Installs a handler, and unblocks the signal. Raises `ValueError` off the main thread."""
     before = signal.signal(number, handler)
     _taken.setdefault(number, []).append((handler, before))
+    if number not in _held and number in signal.pthread_sigmask(signal.SIG_UNBLOCK, [number]):
+        _unblocked.add(number)
+
+
+def hold(numbers: AbstractSet[int]) -> Callable[[], None]:
+    """Blocks signals in this thread until the result is called; `take` unblocks them only then."""
+    global _held  # noqa: PLW0603 (the mask is this thread's, which alone takes signals)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    _held = numbers
+
+    def let_go() -> None:
+        global _held  # noqa: PLW0603 (as above)
+        _held = frozenset()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.difference(_taken, [_stacks]))
+
+    return let_go
 
 
 def show_stacks(number: int) -> None:
@@ -44,13 +64,16 @@ def show_stacks(number: int) -> None:
 
 
 def give_back(number: int) -> None:
-    """Restores the handler from before the last `take`."""
+    """Restores the handler from before the last `take`; with the first, what was blocked."""
     mine = _taken.get(number)
     if mine is None:  # this is a fork of the process that took it
         return
-    _set(number, mine.pop()[1])
-    if not mine:
+    if len(mine) == 1:
         del _taken[number]
+        if number in _unblocked:
+            _unblocked.remove(number)
+            signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    _set(number, mine.pop()[1])
 
 
 def taken() -> AbstractSet[int]:
@@ -123,6 +146,7 @@ def _after_fork_in_child() -> None:
         if signal.getsignal(number) in [handler for handler, _ in mine]:  # or it is the job's
             _set(number, mine[0][1])
     _taken.clear()
+    _unblocked.clear()  # they stay so: a child that nobody can stop helps no one
     if _forking.mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _forking.child_mask)
         _forking.mask = None

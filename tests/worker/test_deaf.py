@@ -1,14 +1,22 @@
-"""A job that takes the worker's signals, or ends its neighbours' tasks, does not make it deaf."""
+"""No worker is deaf: not by a job that takes its signals, nor by who starts it and blocks them."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from qframe.worker import handlers
 from tests.support.process import Project, wait_for
+
+_BLOCKING = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 @pytest.fixture
@@ -91,3 +99,44 @@ def test_a_signal_wakes_the_worker_again(
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
     assert "wakeup fd" not in worker.err
+
+
+@pytest.mark.parametrize("options", [(), ("--isolate",)], ids=["alone", "isolated"])
+def test_signals_that_its_parent_blocks_are_heard(
+    project: Project, options: tuple[str, ...]
+) -> None:
+    project.push("Sleep", {"seconds": 60, "word": "late"}, timeout=1.5, maxTries=1)
+    project.push("Held")
+    command = [sys.executable, "-c", _BLOCKING, "-m", "qframe", "work", *options]
+    worker = project.run(command)
+    if not options:  # a timeout ends it
+        assert worker.wait() == 1
+        worker = project.run(command)
+    project.wait_for_note("start", "held")
+    worker.signal(signal.SIGTERM)
+    project.let_go("held")
+    assert worker.wait() == 0
+    assert "its timeout of 1.5 s" in project.failure().exception
+    assert [line[1] for line in project.notes("end")] == ["held"]
+
+
+def test_what_was_blocked_is_so_again_when_a_signal_is_given_back() -> None:
+    number, heard = signal.SIGUSR2, list[int]()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        signal.raise_signal(number)
+        for _ in range(2):
+            handlers.take(number, lambda *_: heard.append(number))
+        assert heard == [number]
+        handlers.give_back(number)
+        signal.raise_signal(number)
+        assert heard == [number] * 2
+        unblock = handlers.hold({number})
+        signal.raise_signal(number)
+        assert heard == [number] * 2
+        unblock()
+        assert heard == [number] * 3
+        handlers.give_back(number)
+        assert number in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -92,8 +92,7 @@ class Spawner:
         flush()
         if not (self._alive or self._has_left):
             self._spared = process_tree.children()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
-        unblock = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        unblock = handlers.hold(self._signals)
         parent = os.getpid()
         try:
             pid = os.fork()
