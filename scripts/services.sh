@@ -17,6 +17,7 @@ is_there() {
         pgbouncer) command -v pgbouncer || ls /usr/sbin/pgbouncer ;;
         beanstalkd) command -v beanstalkd ;;
         rabbitmq-server) command -v rabbitmq-server || ls /usr/lib/rabbitmq/bin/rabbitmq-server ;;
+        nats-server) command -v nats-server || ls /usr/sbin/nats-server ;;
         php-cli) command -v php ;;
         nodejs) command -v node ;;
         ruby | curl) command -v "$1" ;;
@@ -56,7 +57,7 @@ install() {
 }
 
 missing=
-for package in redis-server postgresql mariadb-server pgbouncer beanstalkd rabbitmq-server \
+for package in redis-server postgresql mariadb-server pgbouncer beanstalkd rabbitmq-server nats-server \
     php-cli php-redis php-pgsql php-mysql php-sqlite3 php-laravel-framework php-pda-pheanstalk nodejs ruby curl \
     prometheus gcc libc6-dev chromium fonts-dejavu-core; do
     is_there "$package" || missing="$missing $package"
