@@ -2,8 +2,8 @@
 
 Each process writes its counts of a minute under its own key, as a whole, so they count once however
 often they are written. A worker merges the parts of past minutes: by minute for a day, by ten
-minutes for two weeks, and in total. The step expects everything it replaces, so of two concurrent
-workers one does nothing.
+minutes for two days, by two hours for two weeks, and in total. The step expects everything it
+replaces, so of two concurrent workers one does nothing.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Resolution(NamedTuple):
 
 
 BY_MINUTE = Resolution(MINUTE, 3600, 86400)
-BY_TEN_MINUTES = Resolution(600, 6 * 3600, 14 * 86400)
-RESOLUTIONS = (BY_MINUTE, BY_TEN_MINUTES)
+BY_TEN_MINUTES = Resolution(600, 6 * 3600, 2 * 86400)
+BY_TWO_HOURS = Resolution(2 * 3600, 86400, 14 * 86400)
+RESOLUTIONS = (BY_MINUTE, BY_TEN_MINUTES, BY_TWO_HOURS)
 
 Slots = dict[int, int]
 """Counts, by number of the step since 1970."""

@@ -13,6 +13,7 @@ from qframe.metrics.by_tag import metrics_of
 from qframe.metrics.kept import (
     BY_MINUTE,
     BY_TEN_MINUTES,
+    BY_TWO_HOURS,
     Metrics,
     Resolution,
     Series,
@@ -36,8 +37,9 @@ FINAL = ("done", "failed", "skipped", "cancelled")
 """The outcomes after which a job is over."""
 WAITING = ("ready", "delayed", "reserved")
 N = TypeVar("N", int, float)
+_READ = ((6, BY_MINUTE), (48, BY_TEN_MINUTES))
+"""Up to how many hours a resolution is read."""
 _HOUR = 3600
-_DAY = 86400
 
 
 class ClassState(BaseModel):
@@ -111,11 +113,14 @@ class Activity:
     def of(
         cls, connection: Connection, hours: float = 1.0, *, by_tag: bool = False
     ) -> Activity | None:
-        """Reads the last hours, by minutes up to six hours; None if there are no metrics."""
+        """Reads the last hours; None if there are no metrics.
+
+        By minutes up to six hours, by ten minutes up to two days, then by two hours.
+        """
         if not connection.is_measured:
             return None
         now = time.time()
-        kind = BY_MINUTE if hours <= BY_MINUTE.keep / _HOUR / 4 else BY_TEN_MINUTES
+        kind = next((each for upto, each in _READ if hours <= upto), BY_TWO_HOURS)
         since = now - hours * _HOUR + kind.step
         kept = metrics_of if by_tag else Metrics
         metrics = kept(connection.store, connection.name)

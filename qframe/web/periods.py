@@ -20,7 +20,7 @@ class Period(NamedTuple):
 PERIODS = {
     "1h": Period("1 hour", 1.0, 1),
     "24h": Period("24 hours", 24.0, 3),
-    "14d": Period("14 days", 14 * 24.0, 24),
+    "14d": Period("14 days", 14 * 24.0, 2),
 }
 
 

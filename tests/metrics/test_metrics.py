@@ -95,6 +95,8 @@ def test_parts_are_put_together_when_nobody_writes_them_any_more(
     by_ten = metrics.series(BY_TEN_MINUTES, START, clock.now)
     assert [*by_ten[JOB]["done"].values()] == [30, 30, 15]
     assert [*by_ten[Pair("q", "")]["ready"].values()] == [9, 19, 24], "the highest of each time"
+    by_hours = metrics.series(kept.BY_TWO_HOURS, START, clock.now)
+    assert sum(by_hours[JOB]["done"].values()) == 75
     clock.now += 3600
     assert metrics.put_together() == 9
     assert metrics.store.keys(f"{kept.PREFIX}part:") == []
@@ -178,10 +180,10 @@ def test_spans_are_gone_in_time(clock: Clock, metrics: Metrics) -> None:
     clock.now += 600
     metrics.put_together()
     backend = metrics.store.backend
-    for skew, minutes, tens in ((86_000, 1, 1), (90_100, 0, 1), (16 * 86_400, 0, 0)):
-        backend.timing.skew = skew
-        assert len(metrics.series(BY_MINUTE, START, clock.now)) == minutes
-        assert len(metrics.series(BY_TEN_MINUTES, START, clock.now)) == tens
+    for days, left in ((0.9, 3), (1.1, 2), (2.3, 1), (14.9, 1), (15.1, 0)):
+        backend.timing.skew = days * 86_400
+        found = [len(metrics.series(kind, START, clock.now)) for kind in kept.RESOLUTIONS]
+        assert found == [0] * (3 - left) + [1] * left
     assert metrics.totals() == {JOB: {"done": 1}}, "these stay"
 
 

@@ -10,7 +10,7 @@ import pytest
 from qframe.contracts.backend import Backend, Capability
 from qframe.drivers.store import Store
 from qframe.metrics import recorder
-from qframe.metrics.kept import BY_MINUTE, BY_TEN_MINUTES, Gauge, Metrics, added_up
+from qframe.metrics.kept import RESOLUTIONS, Gauge, Metrics, added_up
 from qframe.metrics.recorder import Recorder
 from qframe.metrics.series import Pair
 from qframe.testing.conformance.steps import needs
@@ -29,7 +29,7 @@ def test_parts_are_put_together_once(backend: Backend, monkeypatch: pytest.Monke
         metrics.put_together([Gauge("q", {"ready": 7})])
         fields = metrics.totals()[Pair("q", "app.Jöb")]
         assert (fields["done"], fields["failed"]) == (1, 1)
-        for kind in (BY_MINUTE, BY_TEN_MINUTES):
+        for kind in RESOLUTIONS:
             series = metrics.series(kind, time.time() - 3600, time.time())
             counted = added_up(series[Pair("q", "app.Jöb")])
             assert (counted["done"], counted["failed"]) == (1, 1)
