@@ -184,7 +184,7 @@ class NatsBackend(BrokerBackend):
 
     def longest_message(self) -> int | None:
         async def longest(client: Client) -> int:
-            return client.max_payload
+            return int(client.max_payload)
 
         return self._ask(longest) - _HEADERS
 
