@@ -27,6 +27,7 @@ from qframe.console import (
     jobs,
     migrate,
     monitor,
+    moving,
     queues,
     relay,
     restart,
@@ -94,6 +95,7 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
         setup: ("init", "check", "key"),
         migrate: ("migrate",),
         importing: ("import_",),
+        moving: ("move",),
     },
 }
 

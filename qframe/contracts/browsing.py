@@ -114,7 +114,10 @@ class Browsing:
         raise NotImplementedError
 
     def take(self, found: Found) -> Reservation | None:
-        """Hold a ready, delayed or buried message that was found. None if it has moved."""
+        """Hold a ready, delayed or buried message that was found. None if it has moved.
+
+        If nothing follows, a delayed message comes back no earlier than it is due.
+        """
         raise NotImplementedError
 
     def notes_of(self, found: Found) -> bytes:  # noqa: ARG002 (the contract's)

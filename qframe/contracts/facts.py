@@ -26,6 +26,18 @@ class Latch:
     """Labels of failed members, ordered by member number, as many as the caller asked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class FactCopy:
+    """A fact with all that is kept of it, to be written elsewhere."""
+
+    key: str
+    value: str
+    ttl: float | None
+    """Seconds that it lasts from now; None: it does not expire."""
+    rank: int | None = None
+    """Its rank, if `Raise` wrote it."""
+
+
 class FactReading:
     """Reads what steps have written under keys; a backend with `Capability.FACTS` has all of it."""
 
@@ -40,6 +52,10 @@ class FactReading:
 
         `last_first` lists in reverse order, the keys before `after` if that is given.
         """
+        raise NotImplementedError
+
+    def copy(self, *keys: str) -> list[FactCopy | None]:
+        """Return facts with their times and ranks, None for each key that does not exist."""
         raise NotImplementedError
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:

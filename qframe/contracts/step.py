@@ -93,6 +93,12 @@ class Push:
     """0 comes first, where the backend has priorities."""
     id: str = ""
     """Names this push when it may be made again, for brokers that deduplicate; "" names none."""
+    attempts: int = 0
+    """How often the message was started elsewhere; kept where the backend can (`NOTES`)."""
+    notes: bytes = b""
+    """Notes to keep beside it, as `Release` does."""
+    buried: bool = False
+    """Whether it is put aside at once, where the backend can search for what is buried."""
 
 
 # -- facts: texts under keys ----------------------------------------------------------------------

@@ -31,7 +31,7 @@ from qframe import events
 from qframe.contracts import step as op
 from qframe.contracts.backend import Backend, Capability, Health, Standing
 from qframe.contracts.browsing import Found, Page, Place, Span
-from qframe.contracts.facts import Latch
+from qframe.contracts.facts import FactCopy, Latch
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import APPLIED, Claim, Outcome, Push, Reservation, Result, Step
@@ -403,6 +403,9 @@ class OrderedBackend(Backend):
         self, prefix: str, limit: int = 1000, after: str = "", *, last_first: bool = False
     ) -> list[tuple[str, str]]:
         return self.facts.scan(prefix, limit, after, last_first=last_first)
+
+    def copy(self, *keys: str) -> list[FactCopy | None]:
+        return self.facts.copy(*keys)
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         return self.facts.latch(key, labels)

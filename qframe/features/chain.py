@@ -105,6 +105,29 @@ class ChainFeature(Feature):
     passes_result: ClassVar[bool] = True
     asks = True
 
+    def kept(self, context: Context, job: Pushing) -> Sequence[str]:
+        """Return the keys of the chain and of the links behind this one.
+
+        Raises `InvalidPayload` if it has gone on, or a link cannot be read.
+        """
+        chain, uuid = named_id(job.message, KEY), envelope.uuid(job.message)
+        (text,) = (None,) if chain is None else context.backend.read(_key(chain))
+        if chain is None or text is None:
+            return ()
+        head = _head(text)
+        if head is None or uuid is None or head["at"] != uuid:
+            raise InvalidPayload("its chain has gone on, or cannot be read")
+        keys = [_key(chain), _catch_key(chain)]
+        while True:
+            keys.append(_link_key(chain, uuid))
+            (record,) = context.backend.read(keys[-1])
+            if record is None:
+                return keys
+            try:
+                uuid = Prepared.of(from_json(unsealed(record))).uuid
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise InvalidPayload("a link of its chain cannot be read") from None
+
     def skip_reason(self, job: ReservedJob) -> str | None:
         """Skip a link that was done before, as shown by its chain, where steps are not atomic."""
         chain = _chain_of(job)

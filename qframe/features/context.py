@@ -91,6 +91,13 @@ class PushFeature:
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
         """Add its operations to the push of a job."""
 
+    def kept(self, context: Context, job: Pushing) -> Sequence[str]:
+        """Return the keys of what is kept of a waiting job, for its move to another store.
+
+        Raises `InvalidPayload` with the reason why it cannot move.
+        """
+        return ()
+
     def learn(self, context: Context, refused: Result) -> bool:
         """Whether a refused push is worth planning again, with what the result tells."""
         return False

@@ -6,7 +6,7 @@ A fact has the uuid of the last dispatch; earlier ones are skipped when they com
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from qframe.contracts.step import Outcome, Result, Set
@@ -40,6 +40,10 @@ class DebounceFeature(Feature):
         place = Set(key, job.uuid, seconds + job.delay)
         # A worker may reserve a job without a delay as soon as it is pushed.
         plan.add(context.once_pushed(place) if job.delay else place)
+
+    def kept(self, context: Context, job: Pushing) -> Sequence[str]:
+        named = _named(job.message)
+        return () if named is None else named[:1]
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         named = _named(job.message)

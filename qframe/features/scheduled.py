@@ -17,7 +17,7 @@ from qframe.exceptions import QframeError
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
-from qframe.payload import tracebacks
+from qframe.payload import envelope, tracebacks
 from qframe.payload.scheduled import SCHEDULE, NamedRun, named_run
 from qframe.payload.text import one_line
 
@@ -39,6 +39,12 @@ class ScheduledFeature(Feature):
         run = named_run(job.message)
         if run is not None and run.claims and job.retried:
             plan.add(Unset(run.claim_key(job.uuid)))
+
+    def kept(self, context: Context, job: Pushing) -> Sequence[str]:
+        run, uuid = named_run(job.message), envelope.uuid(job.message)
+        if run is None or uuid is None or not run.lock:
+            return ()
+        return (run.lock_key,) if context.backend.read(run.lock_key) == [uuid] else ()
 
     def skip_reason(self, job: ReservedJob) -> str | None:
         """Claim the run for this message; skip it if another message has started."""

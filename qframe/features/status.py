@@ -134,6 +134,10 @@ class StatusFeature(Feature):
             waits = tracked.write(State.WAITING, 0, ttl, ',"attempt":0')
             plan.add(context.once_pushed(waits))
 
+    def kept(self, context: Context, job: Pushing) -> Sequence[str]:
+        key = key_of(envelope.uuid(job.message) or "")
+        return () if key is None else (key,)
+
     def start(self, job: ReservedJob, plan: Plan) -> None:
         """Note when and where it starts; `look` writes it if the job runs on.
 

@@ -44,7 +44,7 @@ from qframe.exceptions import (
     ResultTooLarge,
     Unsupported,
 )
-from qframe.features.base import End, Plan, attempts
+from qframe.features.base import End, Plan, Pushing, attempts
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.forks import cached_property
@@ -683,6 +683,18 @@ class StepsFeature(Feature):
 
     key: ClassVar[str] = KEY
     asks: ClassVar[bool] = True
+
+    def kept(self, context: Context, job: Pushing) -> Sequence[str]:
+        """Return the keys of its steps and events, also those that it has not taken yet."""
+        uuid = envelope.uuid(job.message)
+        if uuid is None or not 0 < len(uuid) <= _LONGEST_UUID:
+            return ()
+        index, waiting = context.backend.read(index_key(uuid), waits_key(uuid))
+        names = [*read_index(context, uuid, index)]
+        where = Waiting.read(context, uuid, waiting)
+        events = {*names, where.event} if where is not None and where.event else names
+        values = (value_key(uuid, name) for name in names)
+        return [index_key(uuid), waits_key(uuid), *values, *(event_key(uuid, e) for e in events)]
 
     def steps_of(self, job: ReservedJob) -> JobSteps:
         return job.read_once(KEY, lambda: JobSteps(job))

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Unset
 from qframe.drivers.claims import is_unproven, is_void, unproven
+from qframe.exceptions import InvalidPayload
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
@@ -61,6 +62,14 @@ class UniqueFeature(Feature):
             (holder,) = context.backend.read(lock.key)
             holds = holder if holder in {lock.uuid, job.follows} else None
         plan.add(*context.claim(lock.key, lock.uuid, lock.seconds + job.delay, holds))
+
+    def kept(self, context: Context, job: Pushing) -> Sequence[str]:
+        lock = UniqueLock.of(job.message)
+        if lock is None:
+            return ()
+        if context.in_parts and is_void(context.backend, lock.key, lock.uuid, lock.seconds):
+            raise InvalidPayload("it was never dispatched: its push was broken off")
+        return (lock.key,) if context.backend.read(lock.key) == [lock.uuid] else ()
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         """Return the uuid of the job that has the lock."""

@@ -35,7 +35,10 @@ class BrokerMessage:
 
     @classmethod
     def of(cls, push: Push) -> Self:
-        return cls(push.id or new_id(), push.queue, push.raw, push.delay, push.priority)
+        return cls(
+            push.id or new_id(), push.queue, push.raw, push.delay, push.priority, push.attempts,
+            push.notes,
+        )  # fmt: skip
 
     @property
     def headers(self) -> dict[str, str]:

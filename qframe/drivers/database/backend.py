@@ -14,7 +14,7 @@ from sqlalchemy import select
 from qframe import config
 from qframe.contracts.backend import Backend, Capability, Health, Standing, Timing
 from qframe.contracts.browsing import Found, Page, Place, Span
-from qframe.contracts.facts import Latch
+from qframe.contracts.facts import FactCopy, Latch
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.outbox import Outbox
 from qframe.contracts.queue import Sizes
@@ -257,6 +257,9 @@ class DatabaseBackend(Backend):
                 session, prefix, limit, after, last_first=last_first
             )
         )
+
+    def copy(self, *keys: str) -> list[FactCopy | None]:
+        return self._ask(lambda session: self._tables.facts.copy(session, keys))
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         return self._ask(lambda session: self._tables.latches.read(session, key, labels))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy import BigInteger, Text, case, cast, func, or_, select
 
+from qframe.contracts.facts import FactCopy
 from qframe.contracts.step import Add, Expect, Outcome, Raise, Result, Set, Unset
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.sql import Statement, param, params, upsert
@@ -42,6 +43,8 @@ class DatabaseFacts:
         self._read = make(read)
         several = c.key.in_([param(f"key{place}") for place in range(_AT_ONCE)])
         self._read_several = make(select(c.key, c.value).where(several, alive))
+        copied = select(c.key, c.value, c.expires_at, c.rank).where(several, alive)
+        self._copied = make(copied)
         self._locked = make(whole.with_for_update())
         self._placeholder = make(upsert(facts, key | changed))
         self._set = make(upsert(facts, key | changed, changed))
@@ -112,12 +115,26 @@ class DatabaseFacts:
         if len(keys) == 1:
             return [self.value(session, keys[0])]
         found: dict[str, str] = {}
-        for begin in range(0, len(keys), _AT_ONCE):
-            some = keys[begin : begin + _AT_ONCE]
-            names = {f"key{place}": some[min(place, len(some) - 1)] for place in range(_AT_ONCE)}
+        for names in self._named(keys):
             rows = session.run(self._read_several, now=session.now, **names).fetchall()
             found |= {key: self._text(value) for key, value in rows}
         return [found.get(key) for key in keys]
+
+    def copy(self, session: Session, keys: Sequence[str]) -> list[FactCopy | None]:
+        found: dict[str, FactCopy] = {}
+        for names in self._named(keys):
+            rows = session.run(self._copied, now=session.now, **names).fetchall()
+            for key, value, end, rank in rows:
+                ttl = None if end is None else (end - session.now) / 1_000_000
+                found[key] = FactCopy(key, self._text(value), ttl, rank)
+        return [found.get(key) for key in keys]
+
+    @staticmethod
+    def _named(keys: Sequence[str]) -> Iterator[dict[str, str]]:
+        """Name keys as the parameters of a statement that reads several."""
+        for begin in range(0, len(keys), _AT_ONCE):
+            some = keys[begin : begin + _AT_ONCE]
+            yield {f"key{place}": some[min(place, len(some) - 1)] for place in range(_AT_ONCE)}
 
     def scan(
         self, session: Session, prefix: str, limit: int, after: str, *, last_first: bool

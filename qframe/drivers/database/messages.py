@@ -79,19 +79,32 @@ class Messages:
 
     def row(self, session: Session, push: Push) -> dict[str, Any]:
         """Return the row of a message that is pushed now."""
-        message = {"queue": push.queue, "payload": self._stored(push.raw), "zone": 0}
+        message: dict[str, Any] = {
+            "queue": push.queue,
+            "payload": self._stored(push.raw),
+            "zone": 0,
+        }
         if push.priority is not None:
             message["zone"] = zone_of(push.priority)
-        return {**message, **after(push.delay), **session.at}
+        times = after(push.delay)
+        if push.attempts or push.notes or push.buried:
+            message |= {"attempts": push.attempts, "notes": self._stored(push.notes)}
+        if push.buried:  # see `Zoned`
+            message["zone"], times = -message["zone"], {"after": NEVER, "rounding": 0}
+        return {**message, **times, **session.at}
 
     def insert(
         self, session: Session, rows: Sequence[dict[str, Any]], *, marked: bool = False
     ) -> None:
         """Insert messages; if `marked`, in their own transaction with the mark."""
         mark = self._marks.values(session) if marked else {}
-        if len(rows) == 1:
+        if len(rows) == 1 and "notes" not in rows[0]:
             statement = self._sql.insert_marked if marked else self._sql.insert
             session.change(statement, rows[0] | mark)
+        elif any("notes" in row for row in rows):  # never `marked`
+            for row in rows:
+                statement = self._sql.insert_begun if "notes" in row else self._sql.insert
+                session.change(statement, row)
         elif self._database.is_postgresql:
             columns = {f"{name}s": [row[name] for row in rows] for name in rows[0]}
             statement = self._sql.insert_all_marked if marked else self._sql.insert_all
@@ -391,8 +404,12 @@ class Messages:
         found = session.run(self._sql.waiting, id=row, **session.at).fetchone()
         if found is None:
             return None
-        job = DatabaseJob(queue, _token(), *found)
-        session.run(self._sql.hold, **self._held(job, session.at))
+        *message, due = found
+        job = DatabaseJob(queue, _token(), *message)
+        held = self._held(job, session.at)
+        if due < NEVER:  # a delayed one must not come back before it is due
+            held["lasts"] = max(held["lasts"], moment(due) - session.now)
+        session.run(self._sql.hold, **held)
         job.sure_until = sent + self._hold(job) / 3
         return job
 

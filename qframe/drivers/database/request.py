@@ -73,7 +73,11 @@ class Request:
 
     @cached_property
     def _only_pushes(self) -> bool:
-        return self._are_single({Push})
+        return self._are_single({Push}) and not any(
+            isinstance(each, Push) and (each.attempts or each.notes or each.buried)
+            for step in self._steps
+            for each in step.operations
+        )
 
     @cached_property
     def _needs_mark(self) -> bool:

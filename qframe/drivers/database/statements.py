@@ -71,6 +71,8 @@ class Statements:
         pushed |= {"created_at": self._now // SECOND, "attempts": literal_column("0")}
         insert = jobs.insert().inline().values(**params("queue", "payload"), **pushed)
         self.insert = self._make(insert)
+        begun = {"attempts": number("attempts"), "notes": param("notes", Text)}
+        self.insert_begun = self._make(insert.values(**begun))
         if self._database.is_mysql:
             self.insert_marked = self._database.block(insert, self._mark)
             timed = params("queue", "payload", "attempts", "due", "available_at", "created_at")
@@ -295,7 +297,8 @@ class Statements:
         others = which.where(reserved, c.id > number("id")).order_by(c.id)
         self.reserved = make(others.limit(number("limit")))
         free = or_(c.reserved_at.is_(None), self._expired)
-        self.waiting = make(select(*self._message).where(self._this, free).with_for_update())
+        found = select(*self._message, self._due).where(self._this, free)
+        self.waiting = make(found.with_for_update())
 
     def _names(self) -> Any:  # noqa: ANN401 (Core's)
         """List the queues that hold messages, jumping from each to the next in an index.

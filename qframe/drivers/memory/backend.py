@@ -16,7 +16,7 @@ from qframe import forks
 from qframe.contracts import step as op
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.browsing import Found, Page, Place, Span, position
-from qframe.contracts.facts import Latch, in_order
+from qframe.contracts.facts import FactCopy, Latch, in_order
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.drivers import levels
@@ -67,7 +67,7 @@ class StoredFact(NamedTuple, Generic[T]):
 
     value: T
     until: float
-    rank: int = 0
+    rank: int | None = None
 
 
 @dataclass(slots=True)
@@ -167,16 +167,17 @@ class MemoryBackend(Backend):
     def _do(self, operation: op.Operation, job: MemoryJob | None) -> Sequence[op.Push]:  # noqa: C901, PLR0912 (a case each)
         """Apply one operation. Returns the messages of latches."""
         match operation:
-            case op.Push(queue, raw, delay, priority):
-                message = Message(self._next(), queue, raw)
+            case op.Push(queue, raw, delay, priority, _, attempts, notes, buried):
+                message = Message(self._next(), queue, raw, attempts, notes)
                 self._rank(message, priority)
-                self._move(message, Place.DELAYED, self.clock() + delay)
+                place, until = Place.DELAYED, self.clock() + delay
+                self._move(message, *((Place.BURIED, inf) if buried else (place, until)))
             case op.Set(key, value, ttl):
                 self._facts[key] = StoredFact(value, self._until(ttl))
             case op.Unset(key, value) if value in {None, self._live(self._facts, key)}:
                 self._facts.pop(key, None)
             case op.Raise(key, rank, value, ttl):
-                if self._live(self._facts, key) is None or self._facts[key].rank <= rank:
+                if self._live(self._facts, key) is None or (self._facts[key].rank or 0) <= rank:
                     self._facts[key] = StoredFact(value, self._until(ttl), rank)
             case op.Add(key, number, ttl):
                 total = int(self._live(self._facts, key) or 0) + number
@@ -279,8 +280,10 @@ class MemoryBackend(Backend):
 
     def _hold(self, message: Message) -> MemoryJob:
         message.fence = b"%d" % self._next()
-        lease = self.timing.hold + len(message.raw) / self.timing.bytes_a_second
-        self._move(message, Place.HELD, self.clock() + lease)
+        until = self.clock() + self.timing.hold + len(message.raw) / self.timing.bytes_a_second
+        if message.place is Place.DELAYED:  # it must not come back before it is due
+            until = max(until, message.order[0])
+        self._move(message, Place.HELD, until)
         return MemoryJob(message)
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
@@ -400,6 +403,18 @@ class MemoryBackend(Backend):
             )
             values = ((key, self._live(self._facts, key)) for key in keys)
             return [(key, value) for key, value in values if value is not None][:limit]
+
+    def copy(self, *keys: str) -> list[FactCopy | None]:
+        with guarded, self._lock:
+            return [self._copied(key) for key in keys]
+
+    def _copied(self, key: str) -> FactCopy | None:
+        value = self._live(self._facts, key)
+        if value is None:
+            return None
+        fact = self._facts[key]
+        ttl = None if fact.until == inf else fact.until - self.clock()
+        return FactCopy(key, value, ttl, fact.rank)
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         with guarded, self._lock:

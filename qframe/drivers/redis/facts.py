@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qframe.contracts.backend import Timing
-from qframe.contracts.facts import Latch, in_order
+from qframe.contracts.facts import FactCopy, Latch, in_order
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.redis.commands import RedisCommand, command
 from qframe.drivers.redis.keys import Keys, escaped
@@ -56,6 +56,20 @@ class RedisFacts:
             values = zip(some, self.read(*some), strict=True)
             found += [(key, value) for key, value in values if value is not None]
         return found[:limit]
+
+    def copy(self, *keys: str) -> list[FactCopy | None]:
+        names = [f"{self.keys.facts}:{key}" for key in keys]
+        asked = [command(word, name) for name in names for word in ("GET", "PTTL")]
+        answers = self._ask(*asked) if asked else []
+        return [
+            None if text is None or self._is_over(left) else self._copied(key, text, left)
+            for key, text, left in zip(keys, answers[::2], answers[1::2], strict=True)
+        ]
+
+    def _copied(self, key: str, text: bytes, left: int) -> FactCopy:
+        ttl = None if left < 0 else left / 1000 - self.timing.skew
+        rank = int(text.split(b"\0", 2)[1]) if text[:1] == b"\0" else None
+        return FactCopy(key, _value(text), ttl, rank)
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         name = f"{self.keys.facts}latch:{key}"

@@ -120,6 +120,13 @@ def counted(raw: bytes, at: int, before: int, attempts: int, tag: bytes) -> tupl
     return b"%b%d%b%b" % (raw[:at], attempts, raw[at + len(b"%d" % before) :], tag), tag
 
 
+def begun(raw: bytes, attempts: int, notes: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the stored form of a message after so many starts, its white space and its notes."""
+    _, _, _, _, at, before, _ = read(raw, b"")
+    stored, tag = counted(raw, at, before, attempts, new_tag())
+    return stored, tag, noted(before if at >= 0 else attempts, notes) or b"0 "
+
+
 def noted(beside: int, notes: bytes) -> bytes:
     """Encode what is kept beside a message; b"" if there is nothing to keep."""
     return b"%d %s" % (beside, notes) if beside or notes else b""

@@ -135,8 +135,13 @@ class RedisSteps:
         if push.priority is not None:
             level = self._level(push)
         raw = message.sent(push.raw, level)
+        if push.attempts or push.notes:
+            raw = self._begun(push, level)
         self._bytes += len(raw)
         self._count += 1
+        if push.buried:
+            words += ("aside", self._keys.of(push.queue).ready, raw)
+            return
         kind = (push.queue, push.delay, push.priority)
         if self._end == len(words) and self._kind == kind:
             words[self._pushed] += 1
@@ -150,6 +155,14 @@ class RedisSteps:
             self.pushes = True
             self.tagged = self.tagged or push.delay > 0 or bool(level)
         self._end = len(words)
+
+    def _begun(self, push: op.Push, level: bytes) -> bytes:
+        """Encode the notes of a message that was started elsewhere; return its stored form."""
+        stored, tag, notes = message.begun(push.raw, push.attempts, push.notes)
+        key = self._keys.of(push.queue).notes + tag
+        self._words += ("note", key, notes)
+        self._notes.append(key)
+        return stored + level
 
     def _level(self, push: op.Push) -> bytes:
         return message.level(push.priority, self._keys.of(push.queue).aging)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qframe.contracts.backend import Backend, Capability
+from qframe.contracts.facts import FactCopy
 from qframe.contracts.step import (
     Add,
     Delete,
@@ -83,6 +84,19 @@ def test_a_fact_that_is_written_again_has_a_new_time(bench: Bench, backend: Back
     apply(backend, None, Set("a", "2"), Set("b", "2", bench.seconds(30)))
     bench.pass_time(40)
     assert backend.read("a", "b") == ["2", None]
+
+
+def test_a_fact_is_copied_with_its_time_and_rank(bench: Bench, backend: Backend) -> None:
+    apply(backend, None, Set("a", "1"), Set("b", "\u2028", 60), Raise("c", 2**40, "3", 90))
+    bench.pass_time(10)
+    plain, timed, ranked, none = backend.copy("a", "b", "c", "none")
+    assert plain == FactCopy("a", "1", None)
+    assert timed is not None
+    assert (timed.value, timed.rank) == ("\u2028", None)
+    assert timed.ttl == pytest.approx(60 - bench.seconds(10), abs=5)
+    assert ranked is not None
+    assert (ranked.value, ranked.rank, none) == ("3", 2**40, None)
+    assert backend.copy() == []
 
 
 def test_unset_removes_a_fact(backend: Backend) -> None:

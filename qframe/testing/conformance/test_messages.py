@@ -364,6 +364,21 @@ def test_what_was_found_ready_delayed_or_buried_can_be_taken(
     assert counted(other, Sizes())
 
 
+@pytest.mark.parametrize("priority", [None, 0])
+def test_a_message_can_be_pushed_among_the_buried_ones(
+    backend: Backend, other: Backend, priority: int | None
+) -> None:
+    needs(backend, Capability.SEARCH | Capability.BURY | Capability.NOTES)
+    push(backend, b"x 1")
+    apply(backend, started(backend), Bury())
+    apply(backend, None, Push(QUEUE, b"x 2", 0.0, priority, attempts=3, notes=b"n", buried=True))
+    assert counted(other, Sizes(buried=2))
+    assert backend.queues() == [QUEUE]
+    assert other.kick(QUEUE) == 2
+    jobs = {each.raw_body: (each.attempts, each.notes) for each in (reserve(other), reserve(other))}
+    assert jobs == {b"x 1": (1, b""), b"x 2": (3, b"n")}
+
+
 def test_notes_are_read_of_what_was_found(backend: Backend, other: Backend) -> None:
     needs(backend, Capability.SEARCH | Capability.NOTES)
     push(backend, b'{"uuid": "x"}')
@@ -409,4 +424,28 @@ def test_what_is_taken_and_not_started_comes_back(bench: Bench, backend: Backend
     assert backend.take(found)
     assert not drained(backend)
     bench.pass_time(20)
+    assert not drained(backend)  # it was not due
+    bench.pass_time(50)
     assert reserve(backend).attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("raw", "delay", "priority"),
+    [(b"x", 60, None), (b"x", 0, 0), (b'{"uuid":"x","id":"x","attempts":0,"delay":null}', 0, None)],
+    ids=["delayed", "with a priority", "that counts itself"],
+)
+def test_a_message_that_was_started_elsewhere_keeps_its_attempts(
+    bench: Bench, backend: Backend, raw: bytes, delay: int, priority: int | None
+) -> None:
+    needs(backend, Capability.NOTES | Capability.COUNTS)
+    begun = Push(QUEUE, raw, bench.seconds(delay), priority, attempts=2, notes=b"\x00\xff two")
+    apply(backend, None, Push(QUEUE, b"plain", bench.seconds(delay), priority), begun)
+    bench.pass_time(delay + 10)
+    assert reserve(backend).raw_body == b"plain"
+    job = reserve(backend)
+    assert (job.raw_body, job.attempts, job.notes) == (raw, 2, b"\x00\xff two")
+    apply(backend, job, Start(bench.seconds(60), b"three"))
+    apply(backend, job, Release(notes=b"four"))
+    job = reserve(backend)
+    assert (job.raw_body, job.attempts, job.notes) == (raw, 3, b"four")
+    apply(backend, job, Delete())

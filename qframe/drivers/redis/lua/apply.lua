@@ -56,6 +56,13 @@ while i <= words do
       if b ~= '' then redis.call('DEL', b) end
       note(c, d)
       i = i + 5
+    elseif op == 'note' then -- key of notes, notes
+      note(a, b)
+      i = i + 3
+    elseif op == 'aside' then -- ready, message
+      redis.call('RPUSH', a .. ':buried', b)
+      if NAMES ~= '' then redis.call('SADD', NAMES, a) end
+      i = i + 3
     elseif op == 'push' then -- ready, delay, how many, messages
       local last = i + 3 + c
       push(a, tonumber(b), ARGV, i + 4, last)

@@ -1,0 +1,367 @@
+"""QueueMover: moves what waits on one connection to another, job by job, while both are used.
+
+A reserved job is moved as it is: payload, queue, due time, attempts and notes, and what is kept of
+it if the target has another store. A job that runs ends where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Found, Place
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.step import (
+    Bury,
+    Delete,
+    Expect,
+    Forget,
+    Operation,
+    Record,
+    Release,
+    Reservation,
+    Result,
+    Set,
+    Step,
+    Unset,
+)
+from qframe.exceptions import ConfigurationError, InvalidPayload, InvalidQueueName
+from qframe.features.base import Pushing
+from qframe.features.context import push_of
+from qframe.features.group import Group
+from qframe.manager import QueueManager
+from qframe.moving.facts import SHARED, facts_of, keeps_facts, share_store, written
+from qframe.moving.transit import AT_ONCE, Transit
+from qframe.payload import envelope
+from qframe.payload.text import one_line
+
+_BROWSED = Capability.BROWSE | Capability.SEARCH
+_BURIES = Capability.BURY | Capability.SEARCH
+_PAUSE = 0.5
+"""Seconds between two looks for what is released, with `wait`."""
+_HOLD = 5.0
+"""Seconds for which jobs are held that are about to leave."""
+_NOT_AGAIN_FOR = 5.0
+"""Seconds for which a job that stays is given back where queues are not in order."""
+_TRIES = 5
+"""How often a job is taken whose facts change meanwhile."""
+_UNSEEN = {
+    "delayed": "it moves when it is due: repeat the command",
+    "buried": "make it ready first: qframe kick",
+}
+"""Why jobs stay where only ready ones can be taken."""
+Progress = Callable[[int], None]
+
+
+class MoveRow(NamedTuple):
+    """What is counted together."""
+
+    queue: str
+    what: str
+    """`ready`, `delayed`, `buried`, `running` or `failed`."""
+    outcome: str
+    """`moved`, or `stays`."""
+    why: str = ""
+
+
+class QueueMover:
+    """Moves the jobs of some queues, or of all. Raises `ConfigurationError`, `BackendUnavailable`.
+
+    `progress` is called with the number of jobs moved so far.
+    """
+
+    def __init__(
+        self,
+        queues: QueueManager,
+        source: str,
+        target: str,
+        progress: Progress = lambda _: None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._queues = queues
+        self._source = queues.connection(source)
+        self._target = queues.connection(target)
+        self._progress = progress
+        self._is_over = is_over
+        self._stays: dict[tuple[str, bytes], MoveRow] = {}
+        """What was looked at and stays, by queue and digest of the payload."""
+        self.moved: Counter[MoveRow] = Counter()
+        self._check()
+        self._apart = not share_store(self._source.backend, self._target.backend)
+        """Whether the target has another store."""
+        self._transit = Transit(self._source, self._target, apart=self._apart)
+        timing = self._source.backend.timing
+        timing.hold = max(timing.hold, _HOLD)
+
+    def _check(self) -> None:
+        source, target = self._source, self._target
+        if source.name == target.name:
+            raise ConfigurationError(f"the jobs of {source.name} are there already")
+        for each in (source, target):
+            if Capability.RESERVE not in each.capabilities or not keeps_facts([each]):
+                raise ConfigurationError(f"the connection {each.name!r} keeps no jobs")
+        if _is_same(self._queues, source, target):
+            same = f"{source.name} and {target.name} are the same place"
+            raise ConfigurationError(f"{same}: {source.described()}")
+        target.learn_limits()
+
+    # -- all of it --------------------------------------------------------------------------------
+
+    def names(self, only: Sequence[str]) -> list[str]:
+        """Return the queues to move. Raises `ConfigurationError` where they cannot be listed."""
+        if only:
+            return [*only]
+        if Capability.LIST not in self._source.capabilities:
+            raise ConfigurationError(
+                f"the queues of {self._source.name} cannot be listed: name each with --queue"
+            )
+        return self._source.queues()
+
+    def waiting(self, only: Sequence[str] = ()) -> Counter[MoveRow]:
+        """Count what would move."""
+        found: Counter[MoveRow] = Counter()
+        for name in self.names(only):
+            counted = self._source.sizes(name).counted
+            for what in ("ready", "delayed", "buried"):
+                found[MoveRow(name, what, "would move")] += counted[what] or 0
+            found[MoveRow(name, "running", "stays")] += counted["reserved"] or 0
+        for record in self._failed(only):
+            found[MoveRow(record.queue, "failed", "would move")] += 1
+        if on_its_way := self._transit.count():
+            found[MoveRow("", "on its way", "would move")] += on_its_way
+        return +found
+
+    def move(self, only: Sequence[str] = (), *, wait: bool = False) -> Counter[MoveRow]:
+        """Move everything; with `wait`, until nothing is left that can move.
+
+        Returns what moved, and what stays and why.
+        """
+        before = self._transit.deliver_all()
+        if before:
+            self._count(MoveRow("", "on its way", "moved"), before)
+        while True:
+            self._stays = {}
+            for name in self.names(only):
+                self._move_queue(name)
+            for record in self._failed(only):
+                if self._is_over():
+                    break
+                self._move_record(record)
+            left = self._left(only)
+            if self._is_over() or not wait or not left:
+                return self.moved + Counter(self._stays.values()) + left
+            time.sleep(_PAUSE)
+
+    def _left(self, only: Sequence[str]) -> Counter[MoveRow]:
+        """Count what is running, and what could not be looked at."""
+        left: Counter[MoveRow] = Counter()
+        if Capability.SIZE not in self._source.capabilities:
+            return left
+        unseen = not self._can_browse
+        for name in self.names(only):
+            counted = self._source.backend.sizes(name).counted
+            if running := counted["reserved"]:
+                left[MoveRow(name, "running", "stays", "it ends where it runs")] += running
+            for what in ("delayed", "buried") if unseen else ():
+                if count := counted[what]:
+                    left[MoveRow(name, what, "stays", _UNSEEN[what])] += count
+        return left
+
+    @property
+    def _can_browse(self) -> bool:
+        return self._source.capabilities & _BROWSED == _BROWSED
+
+    def _count(self, row: MoveRow, count: int = 1) -> None:
+        self.moved[row] += count
+        self._progress(self.moved.total())
+
+    # -- one queue --------------------------------------------------------------------------------
+
+    def _move_queue(self, name: str) -> None:
+        try:
+            self._target.backend.check_queue(name)
+        except InvalidQueueName as error:
+            row = MoveRow(name, "ready", "stays", one_line(str(error), 200))
+            self._stays[name, b""] = row
+            return
+        limit = AT_ONCE if Capability.AHEAD in self._source.capabilities else 1
+        while not self._is_over():
+            jobs, _ = self._source.backend.reserve([name], limit)
+            if not jobs or not self._move_jobs(jobs, "ready"):
+                break
+        for place in (Place.DELAYED, Place.BURIED) if self._can_browse else ():
+            while not self._is_over() and self._move_place(name, place):
+                pass
+
+    def _move_place(self, name: str, place: Place) -> int:
+        """Look at all messages of a place once. Returns how many moved."""
+        moved, after = 0, ""
+        while True:
+            page = self._source.backend.browse(name, place, AT_ONCE, after)
+            for found in page.found:
+                if _named(name, found.raw_body) not in self._stays and not self._is_over():
+                    moved += self._move_found(found)
+            after = page.after
+            if not after:
+                return moved
+
+    def _move_found(self, found: Found) -> int:
+        buried = found.place is Place.BURIED
+        job = self._source.context.as_it_is(found.raw_body, found.queue)
+        why = self._refusal(job, self._source.backend.notes_of(found))
+        able = self._target.capabilities & _BURIES == _BURIES
+        if buried and not able:
+            why = why or f"{self._target.name} cannot bury what waits"
+        if why:
+            self._stay(found.queue, found.raw_body, found.place.value, why)
+            return 0
+        reservation = self._source.backend.take(found)
+        if reservation is None:
+            return 0
+        due = 0.0 if buried or found.at is None else max(0.0, found.at - time.time())
+        return self._move_jobs([reservation], found.place.value, due)
+
+    def _refusal(self, job: Pushing, notes: bytes) -> str:
+        """Return why a job stays; "" if it may move."""
+        if len(job.raw) > self._target.max_payload:
+            most = f"{self._target.max_payload:,}"
+            return f"it has {len(job.raw):,} bytes, {self._target.name} takes {most}"
+        if self._apart:
+            try:
+                facts_of(self._source, job, notes)
+            except InvalidPayload as error:
+                return one_line(str(error), 200)
+        return ""
+
+    def _stay(self, queue: str, raw: bytes, what: str, why: str) -> None:
+        self._stays[_named(queue, raw)] = MoveRow(queue, what, "stays", why)
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    def _move_jobs(self, jobs: Sequence[Reservation], what: str, due: float = 0.0) -> int:
+        """Move jobs that are held, and give back what stays. Returns how many were new."""
+        new, leaving = 0, list[tuple[Reservation, Step]]()
+        for job in jobs:
+            if _named(job.queue, job.raw_body) in self._stays:
+                self._give_back(job)
+                continue
+            pushing = self._source.context.as_it_is(job.raw_body, job.queue)
+            why = self._refusal(pushing, job.notes)
+            if why:
+                self._stay(job.queue, job.raw_body, what, why)
+                self._give_back(job)
+            else:
+                leaving.append((job, self._leaving(job, pushing, what, due)))
+            new += 1
+        results = self._source.backend.apply(*(step for _, step in leaving)) if leaving else []
+        left: list[tuple[str, str]] = []
+        for (job, step), result in zip(leaving, results, strict=True):
+            kept = self._kept_by(step, result) or self._again(job, result, what, due)
+            if kept is not None:
+                left.append((kept.key, kept.value))
+                self._count(MoveRow(job.queue, what, "moved"))
+        self._transit.deliver(left)
+        return new
+
+    def _kept_by(self, step: Step, result: Result) -> Set | None:
+        """Return what a job left behind that has left its queue; None if it has not."""
+        kept = step.operations[-1]
+        assert isinstance(kept, Set)  # noqa: S101 (as `_leaving` makes it)
+        if result.of_end(unanswered=False).applied:
+            return kept
+        if result.lost and not self._source.context.joint:
+            # Another worker has got it meanwhile; the facts were written all the same.
+            self._source.backend.apply(Step(None, Unset(kept.key, kept.value)))
+        return None
+
+    def _give_back(self, job: Reservation) -> None:
+        """Put a job that stays behind the others, so that each is looked at once."""
+        ordered = Capability.ORDER in self._source.capabilities
+        self._source.backend.apply(job.release(0.0 if ordered else _NOT_AGAIN_FOR))
+
+    def _leaving(self, job: Reservation, pushing: Pushing, what: str, due: float) -> Step:
+        """Return the step in which a job leaves its queue."""
+        context = self._source.context
+        push = replace(
+            push_of(pushing),
+            delay=due,
+            attempts=job.attempts,
+            notes=job.notes,
+            buried=what == Place.BURIED.value,
+        )
+        own: list[Operation] = []
+        more: list[Operation] = []
+        if self._apart:
+            copies = facts_of(self._source, pushing, job.notes)
+            more += written(copies, self._target)
+            alone = [each for each in copies if not each.key.startswith(SHARED)]
+            own += [Expect(each.key, each.value) for each in alone]
+            own += [Unset(each.key) for each in alone]
+            group = Group.of(context, job.queue, pushing.message)
+            if group is not None:
+                uuid = envelope.uuid(pushing.message) or ""
+                own += [*group.left(group.read(), uuid), *group.no_word(uuid)]
+        kept = self._transit.keeping([push, *more], again=self._transit.again(job))
+        return Step(job, *own, Delete(), kept)
+
+    def _again(self, job: Reservation, result: Result, what: str, due: float) -> Set | None:
+        """Let a job leave whose facts changed meanwhile; give it back if they change again."""
+        pushing = self._source.context.as_it_is(job.raw_body, job.queue)
+        for _ in range(_TRIES):
+            if result.lost:
+                return None
+            try:
+                step = self._leaving(job, pushing, what, due)
+            except InvalidPayload:
+                break
+            (result,) = self._source.backend.apply(step)
+            kept = self._kept_by(step, result)
+            if kept is not None:
+                return kept
+        back = Bury() if what == Place.BURIED.value else Release(due)
+        self._source.backend.apply(Step(job, back))
+        return None
+
+    # -- failed jobs ------------------------------------------------------------------------------
+
+    def _failed(self, only: Sequence[str]) -> Iterator[FailedJob]:
+        """Iterate over the failed jobs of the connection, the first that failed first."""
+        records = [*self._source.failed.all()]
+        for record in reversed(records):
+            if record.connection == self._source.name and (not only or record.queue in only):
+                yield record
+
+    def _move_record(self, record: FailedJob) -> None:
+        """Move a failed job, which is then retried on the target."""
+        source, moved = self._source, replace(record, connection=self._target.name)
+        if source.failed.place is self._target.failed.place or not self._apart:
+            source.failed.add(moved)
+        else:
+            kept = self._transit.keeping([Record(moved)])
+            step = Step(None, Forget(record.uuid, record.failed_at), kept)
+            (result,) = source.backend.apply(step)
+            if not result.applied:
+                return  # it was retried or forgotten
+            self._transit.deliver([(kept.key, kept.value)])
+        self._count(MoveRow(record.queue, "failed", "moved"))
+
+
+def _named(queue: str, raw: bytes) -> tuple[str, bytes]:
+    return queue, hashlib.blake2b(raw, digest_size=16).digest()
+
+
+def _is_same(queues: QueueManager, source: Connection, target: Connection) -> bool:
+    """Whether both connections have the same queues."""
+    one, other = queues.backend(source.name), queues.backend(target.name)
+    if type(one) is not type(other):
+        return False
+    if Capability.FACTS not in one.capabilities:
+        return one.described() == other.described()
+    tables = [getattr(each.settings, "table", None) for each in (source, target)]
+    return tables[0] == tables[1] and share_store(one, other)

@@ -1,0 +1,320 @@
+"""What waits moves to another connection as it is, once, wherever the move dies."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qframe import Queueable, QueueManager, batch, chain, dispatch, job_status, manager, send_event
+from qframe.connection import Connection
+from qframe.contracts.backend import Backend
+from qframe.contracts.browsing import Place
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.history import History
+from qframe.contracts.queue import Sizes
+from qframe.contracts.status import State
+from qframe.contracts.step import Bury, Operation, Release, Reservation, Start, Step
+from qframe.exceptions import ConfigurationError
+from qframe.failed.retry import retry
+from qframe.jobs.registry import Registry
+from qframe.moving import QueueMover
+from qframe.payload.envelope import uuid_of
+from qframe.testing import drain, travel
+from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.redis_server import RedisServer
+from tests.support.sql_server import SqlServer
+
+RAN: list[str] = []
+"""What the jobs below have done, on whichever connection."""
+
+
+class MovedJob(Queueable):
+    name: str
+
+    tries = 3
+    job_name = "moved"
+
+    def handle(self) -> None:
+        RAN.append(self.name)
+
+
+class MovedUnique(MovedJob):
+    unique = True
+    job_name = "moved.unique"
+
+
+class MovedInGroup(MovedJob):
+    group = "shop"
+    job_name = "moved.group"
+
+
+class MovedInSteps(MovedJob):
+    job_name = "moved.steps"
+
+    def handle(self) -> None:
+        self.step("begin", RAN.append, f"{self.name} begun")
+        RAN.append(f"{self.name} {self.wait_for_event('paid', timeout=3600)}")
+
+
+@pytest.fixture(autouse=True)
+def _jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Registry, "_allowed", lambda *_: True)  # the classes above
+    RAN.clear()
+
+
+def settings(kind: str, fresh: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
+    if kind == "sqlite":
+        return {"driver": "database", "url": f"sqlite:///{fresh}/jobs.sqlite3"}
+    if kind == "redis":
+        server: RedisServer = request.getfixturevalue("redis_running")
+        server.command("FLUSHALL")
+        return {"driver": "redis", "url": server.url}
+    if kind == "postgres":
+        database: SqlServer = request.getfixturevalue("postgres_running")
+        return {"driver": "database", "url": database.prepared()}
+    if kind == "beanstalkd":
+        beanstalkd: BeanstalkdServer = request.getfixturevalue("beanstalkd_server")
+        return dict(beanstalkd.settings)
+    return {"driver": "memory"}
+
+
+Site = Callable[..., QueueManager]
+
+
+@pytest.fixture
+def site(fresh: Path, request: pytest.FixtureRequest) -> Site:
+    """Give a function that configures two connections, old and new."""
+
+    def made(pair: str = "memory to memory", **more: Any) -> QueueManager:
+        one, other = pair.split(" to ")
+        connections = {
+            "old": settings(one, fresh, request),
+            "new": settings(other, fresh, request),
+        }
+        queues = QueueManager({"default": "old", "root": fresh, "connections": connections, **more})
+        manager.use(queues)
+        return queues
+
+    return made
+
+
+def move(queues: QueueManager, *only: str, **options: Any) -> dict[tuple[str, str], int]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for row, count in QueueMover(queues, "old", "new").move(only, **options).items():
+        counts[row.what, row.outcome] += count
+    return dict(counts)
+
+
+def is_empty(place: Connection) -> bool:
+    return place.sizes() == Sizes() and place.store.keys("moving:") == []
+
+
+def do(place: Connection, job: Reservation | None, *operations: Operation) -> None:
+    (result,) = place.backend.apply(Step(job, *operations))
+    assert result.applied
+
+
+def attempted(place: Connection, end: Operation) -> None:
+    """Start the next job, and end the attempt."""
+    (job,) = place.backend.reserve([place.default_queue])[0]
+    do(place, job, Start(60, b'{"attempts":[]}'))
+    do(place, job, end)
+
+
+PAIRS = ["memory to memory", "sqlite to redis", "redis to postgres"]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_each_job_moves_as_it_is(site: Site, pair: str) -> None:
+    queues = site(pair)
+    old, new = queues.connection("old"), queues.connection("new")
+    old.push(MovedJob(name="begun"))
+    attempted(old, Release(600, notes=b"two"))
+    old.push(MovedJob(name="aside"))
+    attempted(old, Bury(b"three"))
+    for name in ("first", "second"):
+        old.push(MovedJob(name=name))
+    old.later(3600, MovedJob(name="later"))
+    old.push_raw(b"\x00\xff no JSON")
+    dispatch(MovedJob(name="urgent")).priority(0).send()
+    places = (Place.READY, Place.DELAYED, Place.BURIED)
+    before = {place: old.backend.browse("default", place).found for place in places}
+    assert len(before[Place.READY]) == 4
+    assert move(queues) == {("ready", "moved"): 4, ("delayed", "moved"): 2, ("buried", "moved"): 1}
+    assert is_empty(old)
+    for place, was in before.items():
+        found = new.backend.browse("default", place).found
+        assert [each.raw_body for each in found] == [each.raw_body for each in was]
+        for each, one in zip(found, was, strict=True):
+            if place is Place.DELAYED:
+                assert each.at == pytest.approx(one.at, abs=0.5)
+    notes = {b"begun": b"two", b"aside": b"three"}
+    for one in [*before[Place.DELAYED], *before[Place.BURIED]]:
+        (there,) = new.backend.search("default", uuid_of(one.raw_body).encode())
+        taken = new.backend.take(there)
+        assert taken is not None
+        told = [notes[name] for name in notes if name in one.raw_body]
+        assert (taken.attempts, [taken.notes]) == (len(told), told or [b""])
+
+
+@pytest.mark.parametrize("pair", [*PAIRS, "redis to sqlite with the old store"])
+def test_what_is_kept_of_a_job_moves_with_it(site: Site, pair: str) -> None:
+    pair, _, shared = pair.partition(" with ")
+    queues = site(pair, **({"store": {"driver": "old"}} if shared else {}))
+    unique = dispatch(MovedUnique(name="unique")).send()
+    tracked = dispatch(MovedJob(name="tracked")).track().send()
+    dispatch(MovedJob(name="once")).once("key", within=3600).send()
+    chain([MovedJob(name=name) for name in "123"]).dispatch()
+    for name in "abc":
+        dispatch(MovedInGroup(name=name)).send()
+    dispatch(MovedInSteps(name="steps")).send()
+    moved = Counter(move(queues))
+    assert moved["ready", "moved"] == 6 + 2 * (not shared)  # else two are in line in the store
+    assert is_empty(queues.connection("old")) or shared
+    again = dispatch(MovedUnique(name="unique")).on_connection("new").send()
+    assert again == unique
+    known = job_status(tracked, "new")
+    assert known is not None
+    assert (known.state, known.connection) == (State.WAITING, "old" if shared else "new")
+    assert drain("new", raises=True).other == 1  # waits for its event
+    assert sorted(RAN) == sorted(["unique", "tracked", "once", *"123", *"abc", "steps begun"])
+    assert [each for each in RAN if each in "abc"] == [*"abc"]
+    dispatch(MovedJob(name="once")).on_connection("new").once("key", within=3600).send()
+    assert queues.connection("new").size() == 1  # that one
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_job_that_waits_for_an_event_gets_it_on_the_new_connection(site: Site, pair: str) -> None:
+    queues = site(pair)
+    uuid = dispatch(MovedInSteps(name="steps")).send()
+    drain("old", raises=True)
+    assert move(queues) == {("delayed", "moved"): 1}
+    assert is_empty(queues.connection("old"))
+    assert send_event(uuid, "paid", "yes")
+    drain("new", raises=True)
+    assert RAN == ["steps begun", "steps yes"]
+
+
+class Died(BaseException):
+    """As if the process had been killed."""
+
+
+CALLS = ("apply", "reserve", "take", "browse", "copy", "read", "scan")
+
+
+def dying(backends: Sequence[Backend], at: int, patch: pytest.MonkeyPatch) -> None:
+    """Let one of the calls of the backends be the last."""
+    numbers = itertools.count()
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            if next(numbers) >= at:
+                raise Died
+            return real(*given, **more)
+
+        return call
+
+    for backend, name in itertools.product(backends, CALLS):
+        patch.setattr(backend, name, counted(getattr(backend, name)))
+
+
+def test_wherever_a_move_dies_each_job_runs_once(site: Site) -> None:
+    """A worker of each connection runs what it gets before the move is begun again."""
+    expected = sorted([*"abc", "unique", *"123", "later", "aside", "g1", "g2", "g3"])
+    died, at = True, -1
+    while died:
+        at += 1
+        queues = site()
+        old, new = queues.connection("old"), queues.connection("new")
+        dispatch(MovedJob(name="aside")).send()
+        attempted(old, Bury())
+        for name in "abc":
+            dispatch(MovedJob(name=name)).send()
+        dispatch(MovedUnique(name="unique")).send()
+        chain([MovedJob(name=name) for name in "123"]).dispatch()
+        dispatch(MovedJob(name="later")).delay(60).send()
+        for name in ("g1", "g2", "g3"):
+            dispatch(MovedInGroup(name=name)).send()
+        RAN.clear()
+        with pytest.MonkeyPatch.context() as patch, suppress(Died):
+            dying([old.backend, new.backend], at, patch)
+            move(queues)
+            died = False
+        with travel(10):  # the lease of what it held has ended
+            for name in ("new", "old")[: 1 + at % 2]:
+                drain(name, raises=True)
+            assert "later" not in RAN
+            move(queues)
+            new.kick()
+        with travel(100):  # what was delayed, or buried, and just taken, is held until then
+            move(queues)
+            assert is_empty(old)
+            drain("new", raises=True)
+            assert sorted(RAN) == expected, at
+
+
+@pytest.mark.parametrize("pair", ["memory to memory", "redis to sqlite"])
+def test_failed_jobs_are_retried_where_they_are_then(site: Site, pair: str) -> None:
+    queues = site(pair)
+    old, new = queues.connection("old"), queues.connection("new")
+    for number, queue in enumerate(("default", "other", "default")):
+        payload = old.envelope(MovedJob(name=str(number))).raw
+        record = FailedJob(
+            f"u{number}", "old", queue, payload, "E: no", "moved", 3, History(), 1000.0 + number
+        )
+        old.failed.add(record)
+    assert move(queues, "other") == {("failed", "moved"): 1}
+    assert move(queues) == {("failed", "moved"): 2}
+    assert old.failed.count() == 0
+    assert [each.uuid for each in new.failed.all()] == ["u2", "u0", "u1"]
+    again = new.failed.find("u2")
+    assert again is not None
+    assert retry(queues, new.failed, again)
+    drain("new", raises=True)
+    assert RAN == ["2"]
+
+
+def test_what_cannot_move_stays_with_its_reason(site: Site) -> None:
+    queues = site()
+    old, new = queues.connection("old"), queues.connection("new")
+    batch([MovedJob(name="1"), MovedJob(name="2")]).dispatch()
+    dispatch(MovedJob(name="x" * 300)).delay(60).send()
+    dispatch(MovedJob(name="a")).send()
+    new.max_payload = 500
+    assert move(queues) == {
+        ("ready", "stays"): 2, ("ready", "moved"): 1, ("delayed", "stays"): 1
+    }  # fmt: skip
+    assert (old.sizes(), new.sizes()) == (Sizes(2, 1), Sizes(1))
+    drain("old", raises=True)
+    assert RAN == ["1", "2"]
+
+
+@pytest.mark.parametrize("pair", ["beanstalkd to sqlite", "sqlite to beanstalkd"])
+def test_a_server_without_a_store_gives_and_takes_what_is_ready(site: Site, pair: str) -> None:
+    queues = site(pair, store={"driver": "database"}, failed={"driver": "database"})
+    old, new = queues.connection("old"), queues.connection("new")
+    for name in "ab":
+        dispatch(MovedUnique(name=name)).send()
+    dispatch(MovedJob(name="later")).delay(3600).send()
+    by_reserving = pair.startswith("beanstalkd")
+    moved = move(queues)
+    assert moved == {("ready", "moved"): 2, ("delayed", "stays" if by_reserving else "moved"): 1}
+    assert (old.sizes().delayed, new.sizes().delayed) == (by_reserving, not by_reserving)
+    drain("new", raises=True)
+    assert RAN == ["a", "b"]
+
+
+def test_a_move_that_is_impossible_says_why(site: Site) -> None:
+    queues = site("sqlite to sqlite")
+    with pytest.raises(ConfigurationError, match="old and new are the same place"):
+        QueueMover(queues, "old", "new")
+    with pytest.raises(ConfigurationError, match="the jobs of old are there already"):
+        QueueMover(queues, "old", "old")
+    with pytest.raises(ConfigurationError, match="the connection 'sync' keeps no jobs"):
+        QueueMover(queues, "old", "sync")
