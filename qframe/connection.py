@@ -80,6 +80,8 @@ class Connection:
         self.is_measured = False
         """Whether its workers record metrics of its jobs."""
         self.find_middleware: Callable[[], Sequence[Any]] = tuple
+        self.payload_keys: Mapping[str, Any] = {}
+        """Keys of each payload, besides those of its job."""
         self.places: Places | None = None
         """The routes and forwards of its manager; None if there are none."""
         self.find_forwarded: Callable[[str], Connection] = lambda _queue: self
@@ -116,6 +118,8 @@ class Connection:
         if self.runs_elsewhere and not job.is_reachable:
             job.check_reachable()
         context = self.context
+        if self.payload_keys and not isinstance(job, Foreign):
+            more = {**self.payload_keys, **(more or {})}
         made = Envelope(envelope.create(job, context.keyring, more))
         if len(made.raw) + context.overhead > self.max_payload:
             self._check_envelope(made)  # raises

@@ -433,6 +433,26 @@ class QueueBusy(Event):
     size: int
 
 
+class QueueFailedOver(Event):
+    """A connection of a failover does not answer: jobs go to the next one until it does."""
+
+    connection: str
+    """The failover."""
+    failed: str
+    """The connection that does not answer."""
+    error: BaseException
+
+
+class QueueFailedBack(Event):
+    """A connection of a failover answers again after `seconds`."""
+
+    connection: str
+    """The failover."""
+    restored: str
+    """The connection that answers again."""
+    seconds: float
+
+
 class AlertEvent(Event):
     """Base of the events of alerts, fired by the one worker that checks, in a separate thread.
 

@@ -48,6 +48,7 @@ _DRIVERS = {
     "redis": "redis.backend:RedisBackend",
     "beanstalkd": "beanstalkd.backend:BeanstalkdBackend",
     "rabbitmq": "rabbitmq.backend:RabbitmqBackend",
+    "failover": "failover.backend:FailoverBackend",
     "memory": "memory.backend:MemoryBackend",
     "sync": "sync:SyncBackend",
     "null": "null:NullBackend",
@@ -208,6 +209,7 @@ class QueueManager:
         make = connection_types.get(type(own.backend), Connection)
         made = make(context, own.settings)
         made.find_middleware = self.middleware
+        made.payload_keys = own.backend.payload_keys
         made.places = self.places
         made.find_forwarded = partial(self.forwarded, made)
         made.failed.store_of = partial(self._store_of, made.failed)
@@ -263,13 +265,21 @@ class QueueManager:
                 model = getattr(factory, "settings_model", ConnectionSettings)
                 settings = config.validated(model, values, name)
                 needs = getattr(factory, "needs_facts", False)
-                more = (partial(self._facts, name),) if needs else ()
+                more: list[Callable[..., Backend]] = [partial(self._facts, name)] if needs else []
+                if getattr(factory, "needs_backends", False):
+                    more.append(partial(self._member, driver))
                 try:
                     own = factory(name, settings, *more)
                 except ConfigurationError as error:
                     raise type(error)(f"connections.{name}: {error}") from error
                 self._backends[name] = _Own(own, settings)
             return self._backends[name]
+
+    def _member(self, driver: str, name: str) -> Backend:
+        """Return the backend of a connection for one of this driver, which has several."""
+        if self.settings.connection(name)["driver"] == driver:
+            raise ConfigurationError(f"{name!r} has driver = {driver!r} as well: name others")
+        return self.backend(name)
 
     def _composed(self, own: Backend) -> Backend:
         """Return a connection's backend, combined with those for its facts and failed jobs."""

@@ -6,11 +6,12 @@ import math
 import select
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qframe.contracts.browsing import Browsing
@@ -156,6 +157,10 @@ class Backend(Browsing, FactReading, Transactional, Migratable, ABC):
     """Whether an open transaction that has written blocks all other writers (SQLite)."""
     needs_facts: ClassVar[bool] = False
     """Whether the constructor takes, third, a function that returns the backend of its facts."""
+    needs_backends: ClassVar[bool] = False
+    """Whether the constructor takes, last, a function that returns the backend of a connection."""
+    payload_keys: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Keys in the payload of each job that qframe runs from here."""
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401 (any base's)
         """Remove capabilities whose methods the class does not define.

@@ -288,7 +288,8 @@ class Reservation(ABC):
     """Whether the last worker may have died just now and can still record how (by `Renew`)."""
 
     __slots__ = (
-        "attempts", "id", "lease", "notes", "queue", "raw_body", "started", "sure_until", "unsent",
+        "attempts", "came_from", "id", "lease", "notes", "queue", "raw_body", "started",
+        "sure_until", "unsent",
     )  # fmt: skip
 
     def __init__(
@@ -316,6 +317,9 @@ class Reservation(ABC):
         """Whether an outbox may hold messages of an interrupted step (`drivers/ordered.py`)."""
         self.attempts = attempts
         """How often the message was started, including this reservation."""
+
+    came_from: str
+    """The connection that gave it, set by a backend of several (`drivers/failover`) alone."""
 
     @property
     @abstractmethod

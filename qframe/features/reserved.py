@@ -185,6 +185,10 @@ class ReservedJob(CompletableJob):
             self._history = History.from_json(notes.decode("utf-8", "replace") or None)
         return self._history
 
+    def disown(self) -> None:
+        """Leave the job to another message of it: the end of this one is its deletion alone."""
+        self.features = ()
+
     # -- its start --------------------------------------------------------------------------------
 
     def start_plan(self) -> Plan:

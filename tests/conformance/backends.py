@@ -18,6 +18,8 @@ from qframe.drivers.beanstalkd.backend import BeanstalkdBackend
 from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.settings import DatabaseSettings
+from qframe.drivers.failover.backend import FailoverBackend
+from qframe.drivers.failover.settings import FailoverSettings
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.ordered import OrderedBackend
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
@@ -179,6 +181,19 @@ class OrderedRedisBench(OrderedBench):
     kind = RedisBench
 
 
+class FailoverBench(Bench):
+    """Two backends in memory of which both answer, with facts in a third."""
+
+    shared = False
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._members = {name: MemoryBackend(timing=self.timing) for name in ("one", "two")}
+
+    def make(self) -> Backend:
+        settings = FailoverSettings(driver="failover", connections=[*self._members])
+        return FailoverBackend(NAME, settings, lambda: self.facts, self._members.__getitem__)
+
+
 class BeanstalkdBench(Bench):
     """Beanstalkd with facts in memory."""
 
@@ -246,6 +261,7 @@ BACKENDS: dict[str, type[Bench]] = {
     "ordered postgresql": OrderedPostgresBench,
     "ordered redis": OrderedRedisBench,
     "redis cluster": ClusterBench,
+    "failover": FailoverBench,
 }
 
 

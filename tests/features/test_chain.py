@@ -19,6 +19,7 @@ from qframe.features.all import FEATURES
 from qframe.features.base import End
 from qframe.features.chain import CAUSE, ChainFeature, ChainPlan
 from qframe.features.context import Prepared
+from qframe.features.failover import FailoverFeature
 from qframe.payload.encryption import Keyring, new_key
 from qframe.payload.signature import Signer
 from tests.features.harness import Bench
@@ -430,9 +431,9 @@ def test_what_could_be_no_chain_is_none(bench: Bench, said: Any, state: State) -
     assert bench.backend.scan("chain:") == []
 
 
-def test_its_feature_is_asked_first() -> None:
+def test_its_feature_is_asked_first_of_a_message_that_is_its_job() -> None:
     """The others are to know whether the chain goes on."""
-    assert isinstance(FEATURES[0], ChainFeature)
+    assert [type(each) for each in FEATURES[:2]] == [FailoverFeature, ChainFeature]
 
 
 # -- what a link returned -------------------------------------------------------------------------

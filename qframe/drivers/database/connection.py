@@ -46,7 +46,7 @@ from qframe.drivers.database.sql import Block, Statement, as_bytes, as_text, num
 from qframe.drivers.database.urls import parsed
 from qframe.drivers.guard import guarded
 from qframe.drivers.sockets import keeps_connections
-from qframe.exceptions import ConfigurationError
+from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.jobs import project
 from qframe.payload.text import one_line
 
@@ -216,7 +216,10 @@ class Database:
                 connection.close()
                 raise
         except self.errors as error:
-            raise self.translated(error, partial(is_disconnect, self.engine.dialect)) from error
+            raised = self.translated(error, partial(is_disconnect, self.engine.dialect))
+            if isinstance(raised, BackendUnavailable):
+                raised.in_doubt = False  # nothing was sent
+            raise raised from error
         return link
 
     def open_file(self, session: Session) -> None:

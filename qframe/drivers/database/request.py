@@ -22,6 +22,7 @@ from qframe.contracts.step import (
 from qframe.drivers.database.apply import DatabaseSteps, Tables, needs_transaction
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.errors import ConnectionLost, TryAgain
+from qframe.exceptions import BackendUnavailable
 from qframe.forks import cached_property
 
 T = TypeVar("T")
@@ -62,6 +63,8 @@ class Request:
         self._queues = queues
         self._limit = limit
         self._sent = sent
+        self._in_doubt = False
+        """Whether a try may have been applied."""
         self._again = False
         """Whether an answer was lost: the steps may have been applied."""
         self._deleted: list[Reservation] = []
@@ -106,8 +109,10 @@ class Request:
                 if self._alone:
                     self._deleted += self.exchange.deleted()
                 pause()
-            except ConnectionLost:
-                if self._again:
+            except BackendUnavailable as error:
+                self._in_doubt = self._in_doubt or error.in_doubt
+                if self._again or not isinstance(error, ConnectionLost):
+                    error.in_doubt = self._in_doubt
                     raise
                 self._again = True
             else:

@@ -1,0 +1,1 @@
+"""The failover driver: pushes to the first of several connections that answers."""

@@ -1,0 +1,68 @@
+"""Doubts: pushes without an answer, which were made again on another connection.
+
+Such a job may have two messages, and the first that starts is the job. Both are facts of the store
+that the connections share. A worker notes for a short time that a job has started; a dispatcher
+whose push is in doubt either finds that note, or writes the doubt, which workers find from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qframe.contracts.backend import Backend
+from qframe.contracts.step import Expect, Operation, Outcome, Set, Step, Unset
+
+KEY = "failover"
+"""The payload key of the jobs whose workers look for a doubt before they start one."""
+KEPT_FOR = 120.0
+"""Seconds for which a start is noted: longer than a dispatcher waits for an answer."""
+_DOUBTED_FOR = 30 * 86400.0
+_OPEN = ""
+
+
+def open_doubts(facts: Backend, uuids: Sequence[str]) -> set[str]:
+    """Note that these jobs may have a second message. Returns those that have already started."""
+    results = facts.apply(*map(_doubting, uuids))
+    return {
+        uuid
+        for uuid, result in zip(uuids, results, strict=True)
+        if not result.applied and not (result.key == _doubt(uuid) and result.holds == _OPEN)
+    }
+
+
+def may_start(facts: Backend, uuid: str, connection: str) -> bool:
+    """Note the start of a job's message. False if its message of another connection was first."""
+    started = Step(
+        None, Expect(_doubt(uuid), None), Set(_started(uuid), connection, KEPT_FOR)
+    )  # fmt: skip
+    claimed = Step(
+        None, Expect(_doubt(uuid), _OPEN), Set(_doubt(uuid), connection, _DOUBTED_FOR)
+    )  # fmt: skip
+    while True:
+        (result,) = facts.apply(started)
+        if result.outcome is Outcome.REFUSED and result.holds == _OPEN:
+            (result,) = facts.apply(claimed)
+        if result.applied or result.holds == connection:
+            return True
+        if result.holds not in {None, _OPEN}:
+            return False
+
+
+def forgotten(uuid: str) -> tuple[Operation, ...]:
+    """Return the operations after which a job begins anew, as it was never in doubt."""
+    return Unset(_doubt(uuid)), Unset(_started(uuid))
+
+
+def _doubting(uuid: str) -> Step:
+    return Step(
+        None, Expect(_started(uuid), None), Expect(_doubt(uuid), None),
+        Set(_doubt(uuid), _OPEN, _DOUBTED_FOR),
+    )  # fmt: skip
+
+
+def _doubt(uuid: str) -> str:
+    return f"doubt:{uuid}"
+
+
+def _started(uuid: str) -> str:
+    return f"started:{uuid}"
