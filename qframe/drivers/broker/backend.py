@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, ClassVar
 
 from qframe.config import ConnectionSettings
@@ -97,6 +98,10 @@ class BrokerBackend(Backend):
         Raises `BackendUnavailable`.
         """
 
+    def acknowledge_all(self, jobs: Sequence[BrokerJob]) -> list[bool]:
+        """Do `acknowledge` for several at once, if the broker can."""
+        return [self.acknowledge(each) for each in jobs]
+
     def extend(self, job: BrokerJob, seconds: float) -> bool:
         """Let the delivery's lease end that many seconds from now. False if it has ended.
 
@@ -160,22 +165,25 @@ class BrokerBackend(Backend):
 
     def apply(self, *steps: Step) -> list[Result]:
         results: list[Result] = []
-        pushes: list[Push] = []
         with guarded:
-            for step in steps:
-                job = step.reservation
-                if job is None:
-                    pushes += step.operations  # type: ignore[arg-type] # it gets no others
-                    results.append(APPLIED)
-                elif isinstance(job, BrokerJob):
-                    self._push(pushes)
-                    pushes = []
-                    (operation,) = step.operations
-                    results.append(self._operate(job, operation))  # type: ignore[arg-type] # as well
-                else:
-                    raise TypeError(f"{job!r} is not of this backend")
-            self._push(pushes)
+            for way, group in groupby(steps, self._way):
+                results += way([*group])
         return results
+
+    def _way(self, step: Step) -> Callable[[Sequence[Step]], list[Result]]:
+        """Return the function that applies consecutive steps like this one."""
+        if step.reservation is None:
+            return self._apply_pushes
+        if not isinstance(step.reservation, BrokerJob):
+            raise TypeError(f"{step.reservation!r} is not of this backend")
+        return self._apply_deletes if type(step.operations[0]) is op.Delete else self._apply_each
+
+    def _apply_pushes(self, steps: Sequence[Step]) -> list[Result]:
+        self._push([each for step in steps for each in step.operations])  # type: ignore[misc] # it gets no others
+        return [APPLIED] * len(steps)
+
+    def _apply_each(self, steps: Sequence[Step]) -> list[Result]:
+        return [self._operate(step.reservation, *step.operations) for step in steps]  # type: ignore[arg-type] # as well
 
     def _push(self, pushes: Sequence[Push]) -> None:
         if not pushes:
@@ -202,13 +210,13 @@ class BrokerBackend(Backend):
                 return self._start(job, lease, notes)
             case op.Renew(lease):
                 return self._renew(job, lease)
-            case op.Delete():
-                return self._delete(job)
             case op.Release(delay, _, counted, notes, priority):
                 attempts = job.attempts - (job.started and not counted)
                 return self._release(job, delay, attempts, notes, priority)
             case op.Bury(notes):
                 return self._replace(job, job.attempts, notes)
+            case _:
+                raise TypeError(f"{operation!r} is not applied alone")
 
     def _start(self, job: BrokerJob, lease: float, notes: bytes) -> bool:
         """Take the full lease, and log the attempt unless the broker's count is enough."""
@@ -233,14 +241,19 @@ class BrokerBackend(Backend):
             self._note(job, job.attempts, job.notes)
         return True
 
-    def _delete(self, job: BrokerJob) -> bool:
-        done = self.acknowledge(job)
-        job.end()
-        if done and job.message.kept:
-            self._note(job, job.attempts, b"", ended=True)
-        elif done and job.logged:
-            self._log.forget(job.id)
-        return done
+    def _apply_deletes(self, steps: Sequence[Step]) -> list[Result]:
+        jobs: list[BrokerJob] = [step.reservation for step in steps]  # type: ignore[misc] # as `_way` says
+        now = self.clock()
+        ours = dict.fromkeys(each for each in jobs if now < each.until)  # each once
+        done = dict(zip(ours, self.acknowledge_all([*ours]), strict=True))
+        results = [APPLIED if done.pop(each, False) else LOST for each in jobs]
+        for job, result in zip(jobs, results, strict=True):
+            job.end()
+            if result.applied and job.message.kept:
+                self._note(job, job.attempts, b"", ended=True)
+            elif result.applied and job.logged:
+                self._log.forget(job.id)
+        return results
 
     def _release(
         self, job: BrokerJob, delay: float, attempts: int, notes: bytes | None, priority: int | None

@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
+from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.broker.backend import BrokerBackend
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 from qframe.drivers.guard import guarded
@@ -71,12 +73,12 @@ class RabbitmqBackend(BrokerBackend):
         consumer, found = self._consumers.mine, list[BrokerJob]()
         try:
             for queue in queues:
+                name, asked_at = self.settings.name_of(queue), self.clock()
                 while len(found) < limit:
-                    asked_at = self.clock()
-                    delivery = consumer.get(self.settings.name_of(queue))
-                    if delivery is None:
+                    more = consumer.take(name, limit - len(found))
+                    found += [self._job(consumer, each, asked_at) for each in more]
+                    if not more:
                         break
-                    found.append(self._job(consumer, delivery, asked_at))
         except BackendUnavailable:
             self._publishers.declared.clear()  # a queue may have been deleted
             raise
@@ -111,13 +113,25 @@ class RabbitmqBackend(BrokerBackend):
         consumer.hold(job)
         return job
 
+    def reserve(
+        self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
+    ) -> tuple[list[Reservation], list[Result]]:
+        with guarded, self._consumers.mine.proved_together():
+            return super().reserve(queues, limit, first=first)
+
     def extend(self, job: BrokerJob, seconds: float) -> bool:
         consumer: Consumer = job.delivery[0]
         return consumer.has(job)
 
     def acknowledge(self, job: BrokerJob) -> bool:
-        consumer: Consumer = job.delivery[0]
-        return consumer.acknowledge(job)
+        (done,) = self.acknowledge_all([job])
+        return done
+
+    def acknowledge_all(self, jobs: Sequence[BrokerJob]) -> list[bool]:
+        done: list[bool] = []
+        for consumer, group in groupby(jobs, lambda each: each.delivery[0]):
+            done += consumer.acknowledge([*group])
+        return done
 
     def _declare(self, queues: Sequence[str]) -> None:
         if any(self.settings.name_of(each) not in self._publishers.declared for each in queues):

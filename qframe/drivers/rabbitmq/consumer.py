@@ -6,10 +6,11 @@ messages are: the server has made them ready for others.
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -52,6 +53,10 @@ class Consumer(RabbitmqConnection):
         self._agreed = settings.heartbeat
         self._is_waiting = False
         """Whether a thread waits for input, and so nobody else may read it."""
+        self._is_unproved = False
+        """Whether the server has answered nothing since the last acknowledgement."""
+        self._proves_later = 0
+        """The thread whose acknowledgements are followed by another request."""
         self._heard = (0, 0.0)
         """How many frames had come, and when that was noted."""
         self._beats: tuple[heartbeat.Heartbeat, heartbeat.Beat] | None = None
@@ -113,13 +118,36 @@ class Consumer(RabbitmqConnection):
     def get(self, name: str) -> Delivery | None:
         """Get the first message of a queue; None if it has none ready."""
         with self.lock:
-            channel = self.open()
+            channel = self._open()
             try:
                 found = channel.basic_get(name)
             except FAULTS as error:
                 raise self.lost(error) from error
             self._spoke = time.monotonic()
+            self._is_unproved = False
             return None if found is None else _delivery(name, found)
+
+    def take(self, name: str, limit: int) -> list[Delivery]:
+        """Get up to so many messages of a queue, all that are ready if there are fewer.
+
+        A quorum queue writes to its disk for each `get`, but once for all that it delivers to a
+        consumer together.
+        """
+        first = self.get(name)
+        if first is None or limit == 1:
+            return [] if first is None else [first]
+        with self.lock:
+            channel = self.open()
+            try:
+                channel.basic_qos(0, limit - 1, a_global=False)
+                tag = self._consume(channel, name)
+                channel.basic_cancel(tag)
+                channel.basic_qos(0, 1, a_global=False)
+            except FAULTS as error:
+                raise self.lost(error) from error
+            self._spoke = time.monotonic()
+            found, self._arrived = self._arrived, []
+            return [first, *found]
 
     def wait(self, names: Sequence[str], timeout: float, wake: int | None) -> list[Delivery]:
         """Wait for a message of one of the queues, and take it.
@@ -169,23 +197,60 @@ class Consumer(RabbitmqConnection):
         """Note that this connection has the job's lease."""
         self.held[job.delivery[1]] = job
 
-    def acknowledge(self, job: BrokerJob) -> bool:
-        """Remove the job's message. False if its channel is lost.
+    def acknowledge(self, jobs: Sequence[BrokerJob]) -> list[bool]:
+        """Remove the messages of jobs. False for those whose channel is lost.
 
         The server answers no acknowledgement. So a request that it answers follows.
         """
         with self.lock:
-            tag = job.delivery[1]
-            if self.held.get(tag) is not job:
-                return False
+            done = [self.held.get(each.delivery[1]) is each for each in jobs]
+            ours = [each for each, is_ours in zip(jobs, done, strict=True) if is_ours]
+            if not ours:
+                return done
             try:
-                self._channel.basic_ack(tag)
-                if not self._is_waiting:
-                    self._channel.basic_qos(0, 1, a_global=False)
+                for each in ours:
+                    self._channel.basic_ack(each.delivery[1])
+                self._is_unproved = not self._is_waiting
+                is_plain = not any(each.logged for each in ours)
+                if not (is_plain and self._proves_later == threading.get_ident()):
+                    self._prove()
             except FAULTS as error:
                 raise self.lost(error) from error
-            del self.held[tag]
-            return True
+            for each in ours:
+                del self.held[each.delivery[1]]
+            return done
+
+    @contextmanager
+    def proved_together(self) -> Iterator[None]:
+        """Let this thread's acknowledgements in the block be answered by the requests after them.
+
+        What was noted of a job is forgotten only behind an answer: such a job is not among them.
+        """
+        self._proves_later = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._proves_later = 0
+        with self.lock:
+            try:
+                self._prove()
+            except FAULTS as error:
+                raise self.lost(error) from error
+
+    def _prove(self) -> None:
+        """Wait for an answer, unless there was one since the last acknowledgement."""
+        if self._is_unproved:
+            self._open().basic_qos(0, 1, a_global=False)
+            self._is_unproved = False
+
+    def _open(self) -> Any:  # noqa: ANN401 (as above)
+        """Return the channel; as long as acknowledgements are unproved, no other than theirs."""
+        if not self._is_unproved:
+            return self.open()
+        if self._channel is None:
+            self._is_unproved = False
+            raise BackendUnavailable(f"{self.where}: the connection was lost")
+        return self._channel
 
 
 def _delivery(name: str, message: Any) -> Delivery:  # noqa: ANN401 (as above)

@@ -59,6 +59,24 @@ def test_a_deletion_on_a_closed_channel_is_not_said_to_be_done(
     assert again(connect()).raw_body == b"1"
 
 
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_deletion_before_the_next_job_is_not_said_to_be_done(
+    backend: RabbitmqBackend, connect: Connect, is_seen: bool
+) -> None:
+    push(backend, b"1", b"2")
+    job = begin(backend)
+    consumer = job.delivery[0]
+    consumer._channel.basic_ack(4711)
+    if is_seen:
+        wait_for(lambda: consumer._has_input(0.0), "the answer")
+        time.sleep(0.02)  # so long that the next use of the connection looks at it
+    with pytest.raises(BackendUnavailable, match=r"PRECONDITION_FAILED"):
+        backend.reserve(["default"], first=[job.delete()])
+    assert do(backend, job) is Outcome.LOST
+    other = connect()
+    assert {again(other).raw_body for _ in range(2)} == {b"1", b"2"}
+
+
 def test_the_server_is_killed_and_started_again(
     server: RabbitmqServer, backend: RabbitmqBackend
 ) -> None:
