@@ -49,6 +49,7 @@ _DRIVERS = {
     "beanstalkd": "beanstalkd.backend:BeanstalkdBackend",
     "rabbitmq": "rabbitmq.backend:RabbitmqBackend",
     "failover": "failover.backend:FailoverBackend",
+    "sqs": "sqs.backend:SqsBackend",
     "memory": "memory.backend:MemoryBackend",
     "sync": "sync:SyncBackend",
     "null": "null:NullBackend",

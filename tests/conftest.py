@@ -29,6 +29,7 @@ from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.shop import Shop, opened
 from tests.support.sql_server import SqlServer
+from tests.support.sqs_server import CREDENTIALS, SqsServer
 
 # How fast an example runs says something of the machine; none are kept between runs.
 settings.register_profile(
@@ -156,6 +157,26 @@ def rabbitmq_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rabbi
     """Give the private RabbitMQ all tests of this process share, as it was left."""
     with RabbitmqServer(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def sqs_running() -> Iterator[SqsServer]:
+    """Give the strict SQS all tests of this process share, as it was left."""
+    with SqsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto_running() -> Iterator[str]:
+    """Give the URL of moto's SQS and S3, which all tests of this process share."""
+    from moto.server import ThreadedMotoServer
+
+    os.environ.update(CREDENTIALS)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.drivers.redis.settings import RedisSettings
+from qframe.drivers.sqs.settings import SqsSettings
 from qframe.jobs import project
 
-OF_DRIVERS = (BeanstalkdSettings, DatabaseSettings, RabbitmqSettings, RedisSettings)
+OF_DRIVERS = (BeanstalkdSettings, DatabaseSettings, RabbitmqSettings, RedisSettings, SqsSettings)
 MODELS = [
     each
     for each in (*vars(config).values(), *OF_DRIVERS)

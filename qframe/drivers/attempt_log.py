@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Self, TypeVar
 
 from qframe.contracts.backend import Backend
@@ -92,8 +92,11 @@ class AttemptLog:
         ttl = _KEPT_ENDED if entry.ended else _KEPT
         return Expect(self.key(id), before), Set(self.key(id), entry.to_text(), ttl)
 
-    def forget(self, id: str) -> None:  # noqa: A002
-        self._apply(Unset(self.key(id)))
+    def forget(self, ids: Iterable[str]) -> None:
+        """Remove the entries of messages."""
+        steps = [Step(None, Unset(self.key(id))) for id in ids]  # noqa: A001 (as above)
+        if steps:
+            self._do(lambda facts: facts.apply(*steps))
 
     def key(self, id: str) -> str:  # noqa: A002
         return f"{self._prefix}:{id}"

@@ -38,7 +38,7 @@ What `/metrics` has. [Metrics](../operate/metrics.md#read-them-with-prometheus) 
 | name | kind | labels | meaning |
 |---|---|---|---|
 """
-_DRIVERS = ("database", "redis", "beanstalkd", "rabbitmq")
+_DRIVERS = ("database", "redis", "beanstalkd", "rabbitmq", "sqs")
 
 
 def _api() -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +27,8 @@ from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.drivers.redis.settings import RedisSettings
+from qframe.drivers.sqs.backend import SqsBackend
+from qframe.drivers.sqs.settings import SqsSettings
 from qframe.testing.conformance import Bench
 from tests.support.bare_broker import BareBroker, BrokerServer, VisibleBroker
 from tests.support.beanstalkd_server import BeanstalkdServer
@@ -33,6 +36,7 @@ from tests.support.proxy import Mode, Proxy
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.sql_server import SqlServer
+from tests.support.sqs_server import SqsServer
 
 NAME = "here"
 """The name of the connection under test."""
@@ -228,6 +232,48 @@ class RabbitmqBench(Bench):
         return RabbitmqBackend(NAME, self._settings, lambda: self.driver_facts, self.timing)
 
 
+class SqsBench(Bench):
+    """A strict SQS with facts in memory; its clock is that of the test."""
+
+    purges_held = True
+    slow = True
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        server: SqsServer = request.getfixturevalue("sqs_running")
+        server.empty()
+        server.timing = self.timing
+        self._settings = SqsSettings(**server.settings)
+
+    def make(self) -> Backend:
+        return SqsBackend(NAME, self._settings, lambda: self.driver_facts, self.timing)
+
+
+class AmazonBench(Bench):
+    """SQS of the account whose credentials are in the environment: `QFRAME_AWS=1` adds it."""
+
+    purges_held = True
+    shared = False
+    skews = False
+    second = 0.1  # it counts whole seconds
+
+    def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self._prefix = f"qframe-test-{uuid.uuid4().hex[:12]}-"
+
+    def make(self) -> SqsBackend:
+        settings = SqsSettings(
+            prefix=self._prefix, create=True, block_for=1, retry_after=self.seconds(60)
+        )
+        return SqsBackend(NAME, settings, lambda: self.driver_facts, self.timing)
+
+    def close(self) -> None:
+        """Delete the queues."""
+        super().close()
+        calls = self.make()._client
+        found = calls.call("list_queues", QueueNamePrefix=self._prefix).get("QueueUrls") or ()
+        for url in found:
+            calls.call("delete_queue", QueueUrl=url)
+
+
 class BrokerBench(Bench):
     """A broker that only delivers, with facts in memory."""
 
@@ -254,6 +300,7 @@ BACKENDS: dict[str, type[Bench]] = {
     "redis": RedisBench,
     "beanstalkd": BeanstalkdBench,
     "rabbitmq": RabbitmqBench,
+    "sqs": SqsBench,
     "bare broker": BrokerBench,
     "visible broker": VisibleBrokerBench,
     "ordered memory": OrderedBench,
@@ -262,6 +309,7 @@ BACKENDS: dict[str, type[Bench]] = {
     "ordered redis": OrderedRedisBench,
     "redis cluster": ClusterBench,
     "failover": FailoverBench,
+    **({"amazon": AmazonBench} if os.environ.get("QFRAME_AWS") == "1" else {}),
 }
 
 

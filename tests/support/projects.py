@@ -15,6 +15,7 @@ from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.pages import docs_page
 from tests.support.process import Process, Project, wait_for
 from tests.support.rabbitmq_server import RabbitmqServer
+from tests.support.sqs_server import SqsServer
 
 SECRET = "s3same-open"
 """The password of every server that asks for one; no output may hold it."""
@@ -89,6 +90,17 @@ class RabbitmqProject(ServerProject):
         self.prefix = f"w{next(self._numbers)}."
         values = {**server.settings, "prefix": self.prefix, **connection}
         super().__init__(root, toml, **values)
+
+
+class SqsProject(ServerProject):
+    """A project on the strict SQS; its facts and failed jobs are in the database of its folder."""
+
+    driver = "sqs"
+    _numbers = itertools.count()
+
+    def __init__(self, root: Path, server: SqsServer, toml: str = "", **connection: object) -> None:
+        values = {**server.settings, "prefix": f"w{next(self._numbers)}-", "block_for": 1}
+        super().__init__(root, toml, **{**values, **connection})
 
 
 def emptied(server: BeanstalkdServer) -> None:

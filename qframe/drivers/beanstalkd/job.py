@@ -192,7 +192,7 @@ class BeanstalkdJob(Reservation):
 
     def _forget(self) -> None:
         if self.logged:
-            self._log.forget(self._log_id)
+            self._log.forget([self._log_id])
 
     def _settle(self, command: bytes, word: bytes) -> bool:
         """Send one command if the lease is valid; otherwise return False."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, ClassVar
 
+from qframe import forks
 from qframe.config import ConnectionSettings
 from qframe.contracts import step as op
 from qframe.contracts.backend import Backend, Capability, Timing
@@ -45,8 +46,9 @@ class _Stash(threading.local):
 class BrokerBackend(Backend):
     """Derive this for a broker: `publish`, `receive` and `acknowledge` are enough.
 
-    `extend`, `give_back` with `longest_release`, `await_messages`, `counted`, `listed` and `purged`
-    add what the broker can. The constructor gets, third, the opener of the facts' backend.
+    `extend`, `give_back` with `longest_release`, `acknowledge_all`, `await_messages`, `counted`,
+    `listed` and `purged` add what the broker can. The constructor gets, third, the opener of the
+    facts' backend.
     """
 
     capabilities = Capability.RESERVE | Capability.UNCOUNT | Capability.NOTES | Capability.BURY
@@ -58,6 +60,8 @@ class BrokerBackend(Backend):
 
     Choose that if the broker puts what is given back before all others, or drops it after a while.
     """
+    longest_lease: ClassVar[float] = math.inf
+    """Seconds from its delivery for which the broker leases a message at most, however extended."""
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class BrokerBackend(Backend):
         self._log = AttemptLog(f"attempts:{name[:100]}", facts)
         self._kept = KeptMessages(name, facts, self.timing, self.look_every)
         self._stash = _Stash()
+        self._ending = forks.lock()
 
     # -- what a driver adds -----------------------------------------------------------------------
 
@@ -101,6 +106,10 @@ class BrokerBackend(Backend):
     def acknowledge_all(self, jobs: Sequence[BrokerJob]) -> list[bool]:
         """Do `acknowledge` for several at once, if the broker can."""
         return [self.acknowledge(each) for each in jobs]
+
+    def delay_limit(self, queue: str) -> float:
+        """Return the longest delay in seconds with which the broker takes a message of a queue."""
+        return self.longest_delay
 
     def extend(self, job: BrokerJob, seconds: float) -> bool:
         """Let the delivery's lease end that many seconds from now. False if it has ended.
@@ -158,7 +167,8 @@ class BrokerBackend(Backend):
         message = BrokerMessage.received(queue, raw, headers, id)
         job = BrokerJob(message, max(1, deliveries), delivery, 0.0)
         seconds = self.lease if lease is None else lease
-        job.lasts(asked_at + seconds, asked_at + min(seconds, self.lease) * _SURE)
+        job.lasts(asked_at + seconds, asked_at + min(seconds, self.timing.hold) * _SURE)
+        job.ends_at = asked_at + self.longest_lease
         return job
 
     # -- steps ------------------------------------------------------------------------------------
@@ -186,11 +196,9 @@ class BrokerBackend(Backend):
         return [self._operate(step.reservation, *step.operations) for step in steps]  # type: ignore[arg-type] # as well
 
     def _push(self, pushes: Sequence[Push]) -> None:
-        if not pushes:
-            return
-        messages = [BrokerMessage.of(each) for each in pushes]
-        late = [each for each in messages if each.delay > self.longest_delay]
-        now = [each for each in messages if each.delay <= self.longest_delay] if late else messages
+        late, now = list[BrokerMessage](), list[BrokerMessage]()
+        for each in map(BrokerMessage.of, pushes):
+            (late if each.delay > self.delay_limit(each.queue) else now).append(each)
         if now:
             self.publish(now)
         if late:
@@ -222,8 +230,11 @@ class BrokerBackend(Backend):
         """Take the full lease, and log the attempt unless the broker's count is enough."""
         left = job.until - self.clock()
         is_fresh = lease * (1 - _SURE) <= left <= lease or left == math.inf
-        if (job.started or not is_fresh) and not self._renew(job, lease):
-            return False
+        if job.started or not is_fresh:
+            if not self._renew(job, lease):
+                return False
+        elif left < math.inf:
+            job.sure_until = max(job.sure_until, job.until - lease * (1 - _SURE))
         if not job.started:
             if job.logged and not self._note(job, job.attempts + 1, notes):
                 self._drop_duplicate(job)
@@ -234,38 +245,67 @@ class BrokerBackend(Backend):
 
     def _renew(self, job: BrokerJob, lease: float) -> bool:
         asked_at = self.clock()
-        if not self.extend(job, lease):
+        if asked_at + lease > job.ends_at:
+            lease = job.ends_at - asked_at
+            if job.until < job.ends_at:
+                self._say_it_is_the_last(job, lease)
+        if lease <= 0 or not self.extend(job, lease):
             return False
         job.lasts(max(asked_at + lease, _connected(job)), asked_at + lease * _SURE)
         if job.started and not job.logged:  # a long job: its worker may die
             self._note(job, job.attempts, job.notes)
         return True
 
+    def _say_it_is_the_last(self, job: BrokerJob, lease: float) -> None:
+        log.error(
+            "%s: the lease of the job %s (queue %s) ends in %d seconds for good, as the broker "
+            "leases a message for %d seconds at most: it runs on, but then another worker gets it, "
+            "and its end does not count; make such jobs shorter",
+            *(self.name, job.id, job.queue, lease, self.longest_lease),
+        )
+
     def _apply_deletes(self, steps: Sequence[Step]) -> list[Result]:
         jobs: list[BrokerJob] = [step.reservation for step in steps]  # type: ignore[misc] # as `_way` says
-        now = self.clock()
-        ours = dict.fromkeys(each for each in jobs if now < each.until)  # each once
-        done = dict(zip(ours, self.acknowledge_all([*ours]), strict=True))
-        results = [APPLIED if done.pop(each, False) else LOST for each in jobs]
-        for job, result in zip(jobs, results, strict=True):
+        mine = [self._may_end(job) for job in jobs]
+        held = [job for job, is_mine in zip(jobs, mine, strict=True) if is_mine]
+        try:
+            answers = iter(self.acknowledge_all(held))
+        except BaseException:
+            for job in held:
+                job.is_ending = False
+            raise
+        done = [is_mine and next(answers) for is_mine in mine]
+        ended = [job for job, is_done in zip(jobs, done, strict=True) if is_done]
+        for job in held:
             job.end()
-            if result.applied and job.message.kept:
+        for job in ended:
+            if job.message.kept:
                 self._note(job, job.attempts, b"", ended=True)
-            elif result.applied and job.logged:
-                self._log.forget(job.id)
-        return results
+        self._log.forget(job.id for job in ended if job.logged and not job.message.kept)
+        return [APPLIED if is_done else LOST for is_done in done]
+
+    def _may_end(self, job: BrokerJob) -> bool:
+        """Whether the lease of a job is valid, and nobody else is about to end it."""
+        with self._ending:
+            if job.is_ending or self.clock() >= job.until:
+                return False
+            job.is_ending = True
+            return True
 
     def _release(
         self, job: BrokerJob, delay: float, attempts: int, notes: bytes | None, priority: int | None
     ) -> bool:
-        can_go_back = self.longest_release is not None and delay <= self.longest_release
-        if not can_go_back or priority is not None:
+        if not self._can_go_back(job, delay) or priority is not None:
             return self._replace(job, attempts, notes, delay, priority)
         if not self._note(job, attempts, job.notes if notes is None else notes):
             return False
         done = self.give_back(job, delay)
         job.end()
         return done
+
+    def _can_go_back(self, job: BrokerJob, delay: float) -> bool:
+        longest = -math.inf if self.longest_release is None else self.longest_release
+        return delay <= min(longest, job.ends_at - self.clock())
 
     def _replace(
         self,
@@ -287,7 +327,7 @@ class BrokerBackend(Backend):
         kept = None
         if delay is None:
             keeping = self._kept.burying(copy)
-        elif delay > self.longest_delay:
+        elif delay > self.delay_limit(copy.queue):
             _, keeping = self._kept.delaying(copy)
         else:
             kept, keeping = self._kept.delaying(copy, claim=True)
@@ -351,8 +391,12 @@ class BrokerBackend(Backend):
             jobs, self._stash.jobs = self._stash.jobs, ()
             found = self._known(job for job in jobs if job.queue in queues)
             self.give_back_all(job for job in jobs if job.queue not in queues)
-            while len(found) < limit and (more := self.receive(queues, limit - len(found))):
-                found += self._known(more)
+            while len(found) < limit:
+                received = self.receive(queues, limit - len(found))
+                known = self._known(received)
+                found += known
+                if len(known) == len(received):
+                    break
             return [*found], results
 
     def _look(self) -> None:
@@ -382,7 +426,7 @@ class BrokerBackend(Backend):
 
     def give_back_all(self, jobs: Iterable[BrokerJob]) -> None:
         """Release messages that nobody started, without counting them."""
-        for job in jobs:
+        for job in self._known(jobs):
             with suppress(BackendUnavailable):
                 self.apply(job.release())
 

@@ -1,14 +1,15 @@
 """BlockingReceive: waits in a client's blocking call, and returns as soon as it is woken.
 
-For clients that can neither be selected nor interrupted. The call runs in a thread; if the waiting
-thread leaves early, what arrives afterwards is given back at once, so no message stays hidden.
+For clients that can neither be selected nor interrupted. The call runs in a thread. If the waiting
+thread leaves early, the next wait goes on with the call; what arrives in between is given back at
+once, so no message stays hidden.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from qframe import forks
 from qframe.drivers.broker.message import BrokerJob
@@ -30,6 +31,7 @@ class PendingReceive:
         self._queues, self._timeout = queues, timeout
         self._lock = forks.lock()
         self._is_left = False
+        self._is_over = False
         self._jobs: Sequence[BrokerJob] = ()
         self._error: Exception | None = None
         with forks.undisturbed():
@@ -42,8 +44,9 @@ class PendingReceive:
         except Exception as error:  # noqa: BLE001 (raised where it is waited for)
             self._error = error
         with self._lock:
-            is_left = self._is_left
-            os.close(self._writer)  # which makes the other end readable
+            is_left, self._is_over = self._is_left, True
+            os.write(self._writer, b".")  # a forked child may have the descriptor, too
+            os.close(self._writer)
         if is_left:
             os.close(self.reader)
             self._give_back(self._jobs)
@@ -55,34 +58,83 @@ class PendingReceive:
             raise self._error
         return self._jobs
 
-    def leave(self) -> Sequence[BrokerJob]:
-        """Give up waiting. Returns what has come by now; what comes later is given back."""
+    def leave(self) -> bool:
+        """Give up waiting unless the call has returned. Returns whether it goes on."""
         with self._lock:
-            self._is_left = not readable([self.reader], 0.0)
-        return () if self._is_left else self.take()
+            self._is_left = not self._is_over
+            return self._is_left
+
+    def join(self) -> bool:
+        """Wait for it again. False if it has returned, and what it had was given back."""
+        with self._lock:
+            if not self._is_over:
+                self._is_left = False
+            return not self._is_over
+
+    def forget(self) -> None:
+        """Close the descriptors in a forked child, which has no such thread."""
+        for each in (self.reader, self._writer):
+            with suppress(OSError):
+                os.close(each)
 
 
 class BlockingReceive:
     """Waits in `receive`, which blocks; `give_back` gets what comes after a wait has ended.
 
-    `give_back` is called in another thread, and so needs a client that may be used there.
+    `give_back` is called in another thread, and so needs a client that may be used there. With
+    `apart`, each queue is waited for by a call of its own.
     """
 
-    def __init__(self, receive: Receive, give_back: GiveBack) -> None:
+    def __init__(self, receive: Receive, give_back: GiveBack, *, apart: bool = False) -> None:
         self._receive, self._give_back = receive, give_back
-        self._left: list[threading.Thread] = []
+        self._apart = apart
+        self._lock = forks.lock()
+        self._left: dict[tuple[str, ...], list[PendingReceive]] = {}
+        """Calls that go on though nobody waits for them, by their queues."""
+        forks.in_child_of(self, BlockingReceive.forget)
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> Sequence[BrokerJob]:
         """Wait until messages come, `timeout` is over, or `wake` is readable."""
-        pending = PendingReceive(self._receive, self._give_back, queues, timeout)
-        readable([pending.reader, *([] if wake is None else [wake])], timeout)
-        jobs = pending.leave()
-        if pending.thread.is_alive():
-            self._left = [each for each in self._left if each.is_alive()]
-            self._left.append(pending.thread)
+        groups = [(each,) for each in queues] if self._apart else [tuple(queues)]
+        calls = [(group, self._joined(group, timeout)) for group in groups]
+        readable([*(call.reader for _, call in calls), *([] if wake is None else [wake])], timeout)
+        jobs: list[BrokerJob] = []
+        errors: list[Exception] = []
+        for group, call in calls:
+            if call.leave():
+                with self._lock:
+                    self._left.setdefault(group, []).append(call)
+                continue
+            try:
+                jobs += call.take()
+            except Exception as error:  # noqa: BLE001 (raised below)
+                errors.append(error)
+        if errors and not jobs:
+            raise errors[0]
         return jobs
+
+    def _joined(self, queues: tuple[str, ...], timeout: float) -> PendingReceive:
+        """Return the call that goes on for these queues, or a new one."""
+        while True:
+            with self._lock:
+                left = self._left.get(queues)
+                call = left.pop() if left else None
+            if call is None:
+                return PendingReceive(self._receive, self._give_back, queues, timeout)
+            if call.join():
+                return call
+
+    def forget(self) -> None:
+        """Forget the calls of the parent in a forked child."""
+        left, self._left = self._left, {}
+        for calls in left.values():
+            for each in calls:
+                each.forget()
 
     def end(self, seconds: float) -> None:
         """Wait until calls that were left have returned, so that they hide no message."""
-        for each in self._left:
-            each.join(seconds)
+        with self._lock:
+            left, self._left = self._left, {}
+        for calls in left.values():
+            for each in calls:
+                each.thread.join(seconds)

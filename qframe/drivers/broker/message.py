@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -98,7 +99,10 @@ class BrokerJob(Reservation):
     is lost.
     """
 
-    __slots__ = ("deliveries", "delivery", "known", "logged", "message", "until", "worker_died")
+    __slots__ = (
+        "deliveries", "delivery", "ends_at", "is_ending", "known", "logged", "message", "until",
+        "worker_died",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -121,6 +125,10 @@ class BrokerJob(Reservation):
         """What the driver acknowledges it by."""
         self.until = until
         """When its lease ends, by `Backend.clock`; 0 if it has ended."""
+        self.ends_at = math.inf
+        """When its lease ends by `Backend.clock`, however it is extended."""
+        self.is_ending = False
+        """Whether a thread is about to acknowledge it."""
         self.known: AttemptEntry | None = None
         """Its entry in the log of attempts, as it was last seen."""
         self.logged = deliveries > 1 or message.kept

@@ -33,6 +33,8 @@ class Bench(ABC):
     """
     lapses: ClassVar[bool] = True
     """Whether a lease ends by time; False: only with the connection that has it."""
+    purges_held: ClassVar[bool] = False
+    """Whether a purge also deletes the messages that workers have, as Amazon's does."""
     shared: ClassVar[bool] = True
     """Whether another process can open the place, too."""
     histories: ClassVar[int] = int(os.environ.get("HISTORIES", "15"))

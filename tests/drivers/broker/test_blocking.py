@@ -42,7 +42,7 @@ def test_it_ends_at_a_wake_and_what_comes_then_is_given_back() -> None:
     client = SlowClient()
     reader, writer = os.pipe()
     os.write(writer, b".")
-    assert client.blocking.wait(["q"], 60, reader) == ()
+    assert client.blocking.wait(["q"], 60, reader) == []
     client.go.set()
     client.blocking.end(60)
     assert client.given_back == [client.job]

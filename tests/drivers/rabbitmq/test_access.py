@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.drivers.rabbitmq.settings import Login, RabbitmqSettings
 from qframe.exceptions import BackendUnavailable, BackendUnusable
-from tests.drivers.rabbitmq.acts import begin, push
+from tests.drivers.broker.acts import begin, push
 from tests.drivers.rabbitmq.conftest import Connect
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.server_process import free_port

@@ -11,7 +11,7 @@ import pytest
 from qframe.contracts.step import Outcome, Renew, Start
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.exceptions import BackendUnavailable
-from tests.drivers.rabbitmq.acts import LEASE, again, begin, do, push, taken
+from tests.drivers.broker.acts import LEASE, again, begin, do, push, taken
 from tests.drivers.rabbitmq.conftest import Connect
 from tests.support.process import wait_for
 from tests.support.rabbitmq_server import RabbitmqServer

@@ -18,7 +18,7 @@ from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.drivers.rabbitmq.management import Management, QueueReport
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.exceptions import BackendUnavailable, BackendUnusable
-from tests.drivers.rabbitmq.acts import begin, do, push
+from tests.drivers.broker.acts import begin, do, push
 from tests.drivers.rabbitmq.conftest import Connect
 from tests.support.process import wait_for
 from tests.support.projects import RabbitmqProject

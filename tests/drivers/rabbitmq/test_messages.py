@@ -12,7 +12,7 @@ from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Release
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.exceptions import InvalidQueueName, PayloadTooLarge
-from tests.drivers.rabbitmq.acts import begin, do, push, taken
+from tests.drivers.broker.acts import begin, do, push, taken
 from tests.drivers.rabbitmq.conftest import Connect
 from tests.support.rabbitmq_server import RabbitmqServer
 

@@ -12,7 +12,7 @@ from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.exceptions import BackendUnusable
-from tests.drivers.rabbitmq.acts import begin, do, push
+from tests.drivers.broker.acts import begin, do, push
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.server_process import binary, free_port
 

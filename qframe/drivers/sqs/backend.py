@@ -1,0 +1,268 @@
+"""SqsBackend: jobs in queues of Amazon SQS; long delays, attempts and notes are facts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from qframe.contracts.backend import Backend, Capability, Health, Timing
+from qframe.contracts.queue import Sizes
+from qframe.drivers.attempt_log import AttemptEntry
+from qframe.drivers.broker.backend import BrokerBackend
+from qframe.drivers.broker.blocking import BlockingReceive
+from qframe.drivers.broker.message import BrokerJob, BrokerMessage
+from qframe.drivers.guard import guarded
+from qframe.drivers.sockets import limited
+from qframe.drivers.sqs import checks, wire
+from qframe.drivers.sqs.client import SqsClient
+from qframe.drivers.sqs.errors import NotInFlight, of_code
+from qframe.drivers.sqs.settings import LONGEST_LEASE, SqsSettings, is_fifo
+from qframe.exceptions import BackendUnavailable, InvalidQueueName, QframeError
+
+_PAUSE = 0.1
+"""Seconds until the messages of a batch that SQS did not take are sent again."""
+
+
+class SqsBackend(BrokerBackend):
+    """Messages in queues of SQS. A message's lease is its visibility timeout."""
+
+    settings_model = SqsSettings
+    capabilities = (
+        BrokerBackend.capabilities
+        | Capability.AHEAD
+        | Capability.WAIT
+        | Capability.SIZE
+        | Capability.PURGE
+        | Capability.DURABLE
+    )
+    longest_delay = 900.0
+    longest_release = longest_lease = LONGEST_LEASE - 60.0  # for slow answers
+
+    def __init__(
+        self,
+        name: str,
+        settings: SqsSettings,
+        facts: Callable[[], Backend],
+        timing: Timing | None = None,
+    ) -> None:
+        super().__init__(name, settings, facts, timing)
+        self.settings = settings
+        self.look_every = float(settings.block_for)
+        self._client = SqsClient(settings)
+        self._polls = BlockingReceive(self._poll, self.give_back_all, apart=True)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def publish(self, messages: Sequence[BrokerMessage]) -> None:
+        for queue, some in groupby(messages, attrgetter("queue")):
+            name = self.settings.name_of(queue)
+            for batch in wire.batches(wire.entry_of(each, name) for each in some):
+                self._send(queue, batch)
+
+    def _send(self, queue: str, batch: Sequence[wire.SentEntry]) -> None:
+        """Send messages; those that SQS did not take are sent again alone."""
+        ends = time.monotonic() + limited(self.settings.timeout)
+        taken = 0
+        while True:
+            answer = self._client.on_queue(
+                queue,
+                "send_message_batch",
+                twice=is_fifo(queue),  # which drops what it has had
+                Entries=[{"Id": str(n), **each.fields} for n, each in enumerate(batch)],
+            )
+            failed = answer.get("Failed") or []
+            taken += len(batch) - len(failed)
+            if not failed:
+                return
+            refused = next((each for each in failed if each.get("SenderFault")), None)
+            if refused or time.monotonic() + _PAUSE > ends:
+                raise self._refusal(refused or failed[0], taken)
+            batch = [batch[int(each["Id"])] for each in failed]
+            time.sleep(_PAUSE)
+
+    def _refusal(self, failed: dict[str, Any], taken: int) -> QframeError:
+        error = of_code(
+            str(failed.get("Code", "")).rpartition(".")[2],
+            str(failed.get("Message", "")),
+            self._client.where,
+            status=400 if failed.get("SenderFault") else 500,
+        )
+        if isinstance(error, BackendUnavailable):
+            error.in_doubt = taken > 0
+        return error
+
+    def delay_limit(self, queue: str) -> float:
+        return 0.0 if is_fifo(queue) else self.longest_delay
+
+    def receive(self, queues: Sequence[str], limit: int) -> list[BrokerJob]:
+        found: list[BrokerJob] = []
+        for queue in queues:
+            while (room := limit - len(found)) > 0:
+                most = self._most(queue, room)
+                got = self._receive(queue, most, 0)
+                found += got
+                if len(got) < most:
+                    break
+        return found
+
+    def _most(self, queue: str, room: int) -> int:
+        """Return how many messages to ask for: of a FIFO queue one, as more may be of one group."""
+        return 1 if is_fifo(queue) else min(room, wire.TOGETHER)
+
+    def _receive(self, queue: str, most: int, seconds: int) -> list[BrokerJob]:
+        asked_at = self.clock()
+        answer = self._client.on_queue(
+            queue,
+            "receive_message",
+            twice=True,
+            MaxNumberOfMessages=most,
+            VisibilityTimeout=math.ceil(self.lease),
+            WaitTimeSeconds=seconds,
+            MessageSystemAttributeNames=["ApproximateReceiveCount"],
+            MessageAttributeNames=["All"],
+        )
+        return [self._job(queue, each, asked_at) for each in answer.get("Messages") or ()]
+
+    def _job(self, queue: str, message: dict[str, Any], asked_at: float) -> BrokerJob:
+        raw, headers = wire.read(message)
+        return self.received(
+            queue,
+            raw,
+            headers,
+            id=message["MessageId"],
+            deliveries=int(message["Attributes"]["ApproximateReceiveCount"]),
+            delivery=message["ReceiptHandle"],
+            asked_at=asked_at,
+        )
+
+    def await_messages(
+        self, queues: Sequence[str], timeout: float, wake: int | None
+    ) -> Sequence[BrokerJob]:
+        jobs = sorted(
+            self._polls.wait(queues, timeout, wake), key=lambda job: queues.index(job.queue)
+        )
+        self.give_back_all(jobs[1:])
+        return jobs[:1]
+
+    def _poll(self, queues: Sequence[str], timeout: float) -> Sequence[BrokerJob]:
+        """Wait in SQS for one message of one queue, no longer than a third of its lease."""
+        del timeout  # the next wait goes on with the call
+        (queue,) = queues
+        seconds = max(1, min(self.settings.block_for, int(self.lease / 3)))
+        return self._receive(queue, 1, seconds)
+
+    def acknowledge(self, job: BrokerJob) -> bool:
+        try:
+            self._client.on_queue(
+                job.queue, "delete_message", twice=True, ReceiptHandle=job.delivery
+            )
+        except NotInFlight as error:
+            return error.is_deleted
+        return True
+
+    def acknowledge_all(self, jobs: Sequence[BrokerJob]) -> list[bool]:
+        done: dict[int, bool] = {}
+        for queue, some in groupby(sorted(jobs, key=attrgetter("queue")), attrgetter("queue")):
+            here = list(some)
+            for start in range(0, len(here), wire.TOGETHER):
+                batch = here[start : start + wire.TOGETHER]
+                done.update(zip(map(id, batch), self._delete(queue, batch), strict=True))
+        return [done[id(each)] for each in jobs]
+
+    def _delete(self, queue: str, jobs: Sequence[BrokerJob]) -> list[bool]:
+        if len(jobs) == 1:
+            return [self.acknowledge(jobs[0])]
+        answer = self._client.on_queue(
+            queue,
+            "delete_message_batch",
+            twice=True,
+            Entries=[{"Id": str(n), "ReceiptHandle": each.delivery} for n, each in enumerate(jobs)],
+        )
+        failed = {int(each["Id"]) for each in answer.get("Failed") or ()}
+        return [n not in failed or self.acknowledge(each) for n, each in enumerate(jobs)]
+
+    def extend(self, job: BrokerJob, seconds: float) -> bool:
+        try:
+            self._set_visibility(job, seconds)
+        except NotInFlight as error:
+            # a purge deletes what runs, too: nobody else has it
+            return error.is_deleted
+        return True
+
+    def give_back(self, job: BrokerJob, delay: float) -> bool:
+        try:
+            self._set_visibility(job, delay)
+        except NotInFlight as error:
+            if error.is_deleted:
+                self._publish_anew(job, delay)
+            return error.is_deleted
+        return True
+
+    def _publish_anew(self, job: BrokerJob, delay: float) -> None:
+        """Publish a copy of a message that a purge has deleted while it ran here."""
+        known = job.known or AttemptEntry(job.attempts, job.deliveries, job.notes)
+        copy = job.message.copy(delay, known.attempts, known.notes, None)
+        if delay > self.delay_limit(job.queue):
+            self._kept.delay([copy])
+        else:
+            self.publish([copy])
+
+    def _set_visibility(self, job: BrokerJob, seconds: float) -> None:
+        self._client.on_queue(
+            job.queue,
+            "change_message_visibility",
+            twice=True,
+            ReceiptHandle=job.delivery,
+            VisibilityTimeout=math.ceil(seconds),
+        )
+
+    # -- messages that wait -----------------------------------------------------------------------
+
+    def counted(self, queue: str) -> Sizes:
+        found = self._client.attributes(queue, *_COUNTS)
+        ready, delayed, reserved = (int(found.get(each, 0)) for each in _COUNTS)
+        return Sizes(ready, delayed, reserved, approximate=True)
+
+    def purged(self, queue: str) -> int:
+        sizes = self.counted(queue)
+        count = sizes.ready + sizes.delayed
+        if count:
+            self._client.on_queue(queue, "purge_queue")
+        return count
+
+    # -- other calls ------------------------------------------------------------------------------
+
+    def check_queue(self, name: str) -> None:
+        if not wire.is_name(self.settings.name_of(name)):
+            raise InvalidQueueName(
+                f"{self.settings.name_of(name)!r} cannot name a queue of SQS: use 1 to 80 of "
+                "A-Z a-z 0-9 _ -, with .fifo at the end for a FIFO queue"
+            )
+
+    def longest_message(self) -> int | None:
+        return wire.LONGEST - wire.LONGEST_HEADERS
+
+    def described(self) -> str:
+        return self._client.where
+
+    def check(self) -> Health:
+        with guarded:
+            return Health("SQS", tuple(checks.warnings(self._client)))
+
+    def leave(self) -> None:
+        super().close()
+
+    def close(self) -> None:
+        super().close()
+        self._polls.end(self.settings.block_for + limited(self.settings.timeout))
+
+
+_COUNTS = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesDelayed",
+    "ApproximateNumberOfMessagesNotVisible",
+)
