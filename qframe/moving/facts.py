@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.facts import FactCopy
+from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import STEPS
 from qframe.contracts.step import Raise, Set, Step, Unset
 from qframe.exceptions import InvalidPayload
@@ -53,6 +54,15 @@ def facts_of(source: Connection, job: Pushing, notes: bytes) -> list[FactCopy]:
         features.append(StepsFeature())
     keys = [key for feature in features for key in feature.kept(context, job)]
     return [each for each in source.backend.copy(*keys) if each is not None] if keys else []
+
+
+def steps_of(source: Connection, record: FailedJob) -> list[FactCopy]:
+    """Return what is kept of the durable steps of a failed job."""
+    if not record.history.steps:
+        return []
+    job = source.context.as_it_is(record.payload, record.queue)
+    keys = StepsFeature().kept(source.context, job)
+    return [each for each in source.backend.copy(*keys) if each is not None]
 
 
 def written(copies: Iterable[FactCopy], target: Connection) -> list[Set | Raise]:

@@ -36,7 +36,8 @@ from qframe.features.base import Pushing
 from qframe.features.context import push_of
 from qframe.features.group import Group
 from qframe.manager import QueueManager
-from qframe.moving.facts import SHARED, facts_of, keeps_facts, share_store, written
+from qframe.moving.ended import ScheduleMover, copy_keys, move_statuses
+from qframe.moving.facts import SHARED, facts_of, keeps_facts, share_store, steps_of, written
 from qframe.moving.transit import AT_ONCE, Transit
 from qframe.payload import envelope
 from qframe.payload.text import one_line
@@ -64,7 +65,7 @@ class MoveRow(NamedTuple):
 
     queue: str
     what: str
-    """`ready`, `delayed`, `buried`, `running` or `failed`."""
+    """`ready`, `delayed`, `buried`, `running`, `failed`, `schedule`, `status` or `on its way`."""
     outcome: str
     """`moved`, or `stays`."""
     why: str = ""
@@ -96,6 +97,7 @@ class QueueMover:
         self._apart = not share_store(self._source.backend, self._target.backend)
         """Whether the target has another store."""
         self._transit = Transit(self._source, self._target, apart=self._apart)
+        self._schedules = ScheduleMover(queues, self._source, self._target, self._transit)
         timing = self._source.backend.timing
         timing.hold = max(timing.hold, _HOLD)
 
@@ -133,6 +135,8 @@ class QueueMover:
             found[MoveRow(name, "running", "stays")] += counted["reserved"] or 0
         for record in self._failed(only):
             found[MoveRow(record.queue, "failed", "would move")] += 1
+        if not only:
+            found[MoveRow("", "schedule", "would move")] += len(self._schedules.rows())
         if on_its_way := self._transit.count():
             found[MoveRow("", "on its way", "would move")] += on_its_way
         return +found
@@ -153,6 +157,8 @@ class QueueMover:
                 if self._is_over():
                     break
                 self._move_record(record)
+            if not only:
+                self._move_the_rest()
             left = self._left(only)
             if self._is_over() or not wait or not left:
                 return self.moved + Counter(self._stays.values()) + left
@@ -180,6 +186,22 @@ class QueueMover:
     def _count(self, row: MoveRow, count: int = 1) -> None:
         self.moved[row] += count
         self._progress(self.moved.total())
+
+    def _move_the_rest(self) -> None:
+        """Move schedules, and what is kept of jobs that have ended."""
+        if not self._is_over():
+            for name in self._schedules.rows():
+                if why := self._schedules.move(name):
+                    self._stays[name, b"schedule"] = MoveRow("", "schedule", "stays", why)
+                else:
+                    self._count(MoveRow("", "schedule", "moved"))
+            self._schedules.copy_progress()
+        if self._apart and not self._is_over():
+            copy_keys(self._source, self._target)
+            for count in move_statuses(self._source, self._target):
+                self._count(MoveRow("", "status", "moved"), count)
+                if self._is_over():
+                    break
 
     # -- one queue --------------------------------------------------------------------------------
 
@@ -343,8 +365,10 @@ class QueueMover:
         if source.failed.place is self._target.failed.place or not self._apart:
             source.failed.add(moved)
         else:
-            kept = self._transit.keeping([Record(moved)])
-            step = Step(None, Forget(record.uuid, record.failed_at), kept)
+            copies = steps_of(source, record)
+            kept = self._transit.keeping([Record(moved), *written(copies, self._target)])
+            forget = Forget(record.uuid, record.failed_at)
+            step = Step(None, forget, *(Unset(each.key, each.value) for each in copies), kept)
             (result,) = source.backend.apply(step)
             if not result.applied:
                 return  # it was retried or forgotten

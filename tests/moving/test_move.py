@@ -25,6 +25,8 @@ from qframe.failed.retry import retry
 from qframe.jobs.registry import Registry
 from qframe.moving import QueueMover
 from qframe.payload.envelope import uuid_of
+from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
+from qframe.schedules.state import ScheduleProgress
 from qframe.testing import drain, travel
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.redis_server import RedisServer
@@ -318,3 +320,33 @@ def test_a_move_that_is_impossible_says_why(site: Site) -> None:
         QueueMover(queues, "old", "old")
     with pytest.raises(ConfigurationError, match="the connection 'sync' keeps no jobs"):
         QueueMover(queues, "old", "sync")
+
+
+@pytest.mark.parametrize("pair", ["memory to memory", "redis to sqlite"])
+def test_what_is_kept_of_ended_jobs_and_of_schedules_moves(site: Site, pair: str) -> None:
+    queues = site(pair, signing_key="k" * 32)
+    old, new = queues.connection("old"), queues.connection("new")
+    tracked = dispatch(MovedJob(name="done")).track().send()
+    dispatch(MovedJob(name="once")).once("key", within=3600).send()
+    drain("old", raises=True)
+    rows, of_old, of_new = ScheduleRows(queues), keys_of(queues, old), keys_of(queues, new)
+    for name in ("taken", "mine"):
+        rows.add(old, name, ScheduleRow(job="moved", data={"name": name}, when="daily"))
+    rows.add(new, "taken", ScheduleRow(job="moved", data={"name": "other"}, when="hourly"))
+    for key, at in (("mine", 2e9), ("code", 2e9), ("code 2", 1e9)):
+        old.store.set(of_old.progress(key), ScheduleProgress(at, 7).text())
+    new.store.set(of_new.progress("code 2"), ScheduleProgress(1.5e9, 3).text())
+    counts = move(queues)
+    assert counts == {("schedule", "moved"): 1, ("schedule", "stays"): 1, ("status", "moved"): 1}
+    assert {each.name for each in rows.summaries(old)} == {"taken"}
+    names = {(each.title, str(getattr(each.job, "name", ""))) for each in rows.read(new)}
+    assert names == {("mine", "mine"), ("taken", "other")}
+    there = [new.store.get(of_new.progress(name))[0] or "" for name in ("mine", "code", "code 2")]
+    assert [ScheduleProgress.read(each).at for each in there] == [2e9, 2e9, 1.5e9]
+    known = job_status(tracked, "new")
+    assert known is not None
+    assert (known.state, known.connection) == (State.COMPLETE, "new")
+    assert old.store.keys("status:") == []
+    dispatch(MovedJob(name="once")).on_connection("new").once("key", within=3600).send()
+    assert new.size() == 0
+    assert move(queues) == {("schedule", "stays"): 1}
