@@ -23,6 +23,7 @@ from qframe.metrics import pushes
 from qframe.metrics.pushes import Pushes
 from tests.support import forking, selection, spreading
 from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.later import LaterServer
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer
 from tests.support.rabbitmq_server import RabbitmqServer
@@ -143,6 +144,13 @@ def beanstalkd_server(beanstalkd_running: BeanstalkdServer) -> BeanstalkdServer:
     """Give the private beanstalkd all tests of this process share, emptied."""
     beanstalkd_running.empty()
     return beanstalkd_running
+
+
+@pytest.fixture(scope="session")
+def later_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
+    """Give a private beanstalkd whose clock can be set forward, as it was left."""
+    with LaterServer(tmp_path_factory.mktemp("later")) as made:
+        yield made
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from qframe.drivers.sqs.backend import SqsBackend
 from qframe.drivers.sqs.settings import SqsSettings
 from qframe.testing.conformance import Bench
 from tests.support.bare_broker import BareBroker, BrokerServer, VisibleBroker
-from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.later import LaterServer
 from tests.support.proxy import Mode, Proxy
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisCluster, RedisServer
@@ -199,20 +199,27 @@ class FailoverBench(Bench):
 
 
 class BeanstalkdBench(Bench):
-    """Beanstalkd with facts in memory."""
-
-    skews = False
-    second = 0.1  # it counts whole seconds
+    """Beanstalkd with facts in memory; its clock is set forward, too."""
 
     def prepare(self, request: pytest.FixtureRequest, folder: Path) -> None:
-        server: BeanstalkdServer = request.getfixturevalue("beanstalkd_running")
-        server.empty()
-        self._port = server.port
+        self._server: LaterServer = request.getfixturevalue("later_server")
+        self._server.set_back()
+        self._server.empty()
 
     def make(self) -> Backend:
         # Its leases are those of its settings.
-        settings = BeanstalkdSettings(port=self._port, retry_after=self.seconds(60))
+        settings = BeanstalkdSettings(port=self._server.port, retry_after=60)
         return BeanstalkdBackend(NAME, settings, lambda: self.driver_facts, self.timing)
+
+    def pass_time(self, seconds: float) -> None:
+        super().pass_time(seconds)
+        self._server.forward(seconds)
+
+
+class AgelessBeanstalkdBench(BeanstalkdBench):
+    """The same for histories, whose leases are of many lengths, and there all of one: none ends."""
+
+    skews = False
 
 
 class RabbitmqBench(Bench):

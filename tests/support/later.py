@@ -1,7 +1,7 @@
 """A beanstalkd whose clock can be set forward: the call by which it asks for the time is replaced.
 
-Waiting for a lease to end would not do: in one of three cases beanstalkd 1.12 misses that moment,
-and the lease goes on until its connection is used again or ends.
+Its clock never tells the same microsecond twice. Any other beanstalkd 1.12 misses, in one of three
+cases, the moment at which a lease ends, which goes on until its connection is used again or ends.
 """
 
 from __future__ import annotations

@@ -144,6 +144,15 @@ class BeanstalkdConnection:
                 self._reader.close()
                 sock.close()
 
+    def lose(self, number: str) -> None:
+        """Note that an earlier reservation of a message has ended, which was reserved here anew.
+
+        To the server both are the same.
+        """
+        for job in [each for each in self.held if each.id == number]:
+            self.held.discard(job)
+            job.sure_until = 0.0
+
     # -- exchanges --------------------------------------------------------------------------------
 
     def exchange(self, commands: Sequence[bytes], count: int | None = None) -> list[Reply]:

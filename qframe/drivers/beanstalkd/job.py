@@ -65,6 +65,8 @@ class BeanstalkdJob(Reservation):
         self._unanswered = b""
         """The answer to its settling that was lost with the connection."""
         self.sure_until = asked_at + self.ttr / 2
+        if stats.reserves > 1:
+            connection.lose(self.id)
         connection.held.add(self)
 
     @property

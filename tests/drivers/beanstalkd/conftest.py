@@ -45,13 +45,6 @@ def own_server(tmp_path: Path) -> Iterator[BeanstalkdServer]:
         yield made
 
 
-@pytest.fixture(scope="session")
-def later_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaterServer]:
-    """Give a server whose clock can be set forward."""
-    with LaterServer(tmp_path_factory.mktemp("later")) as made:
-        yield made
-
-
 @pytest.fixture
 def later(later_server: LaterServer) -> LaterServer:
     """Give it, empty, its clock right."""

@@ -164,6 +164,21 @@ class TestLease:
         assert backend.reserve(["default"], first=[Step(job, last)])[1] == [LOST]
         later.empty()
 
+    def test_one_that_this_connection_reserves_again_is_lost(
+        self, later: LaterServer, connect: Connect
+    ) -> None:
+        """Though to the server both reservations are one."""
+        backend = connect(later)
+        push(backend, b"a")
+        job = begin(backend)
+        later.forward(61)
+        backend.timing.skew = 61
+        again = begin(backend)
+        for late in (Renew(1), Release(), Delete()):
+            assert backend.apply(Step(job, late)) == [LOST]
+        assert later.counts() == (0, 0, 1, 0)
+        delete(backend, again)
+
     def test_a_settled_one_is_lost(self, backend: BeanstalkdBackend) -> None:
         push(backend, b"a", b"b")
         job = begin(backend)
