@@ -160,7 +160,8 @@ def cancel(
         say(f"cancelled {uuid}")
         return 0
     if outcome is Cancelling.NOTED:
-        say(f"noted: {queue.name} cannot be searched, so the worker that gets {uuid} will drop it")
+        names = " and ".join(each.name for each, _ in outcomes)
+        say(f"noted: {names} cannot be searched, so a worker that gets {uuid} will drop it")
         return 0
     if not running:
         return print_error(f"{uuid} is running: --running interrupts it", 1)
@@ -179,9 +180,14 @@ def _cancelled(
         done = connections.each(lambda queue: statuses.cancel_on(queue, uuid, running=running))
         return [(queue, outcome) for queue, outcome in done if outcome is not None]
 
+    def note(queue: Connection) -> bool:
+        return statuses.note_unseen(queue, given, running=running)
+
     outcomes = act(given)
-    if outcomes or not ids.may_be_part(given):
+    if outcomes:
         return given, outcomes
+    if not ids.may_be_part(given):
+        return given, [(queue, Cancelling.NOTED) for queue, done in connections.each(note) if done]
     there = connections.each(lambda queue: [*_cancellable(queue, given)])
     whole = ids.whole(given, itertools.chain(*(each for _, each in there)))
     return (given, []) if whole is None else (whole, act(whole))

@@ -51,7 +51,7 @@ class Cancelling(Enum):
     """A worker holds the job, and will start it or release it within a second."""
     RUNNING = auto()
     NOTED = auto()
-    """The job waits where none can be searched for; the worker that gets it will not start it."""
+    """The job may wait where none can be searched for; a worker that gets it will not start it."""
 
 
 class Queue(Protocol):

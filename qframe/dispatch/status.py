@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+import uuid as uuids
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
@@ -14,9 +16,10 @@ from qframe.contracts.backend import Capability
 from qframe.contracts.identity import JobId
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import JobStatus, State
+from qframe.contracts.step import Set, Step
 from qframe.dispatch.calls import Call, CallPause, Read, run
 from qframe.dispatch.sender import awaited
-from qframe.exceptions import BackendUnavailable, NotTracked, WaitTimedOut
+from qframe.exceptions import BackendUnavailable, NotTracked, Unsupported, WaitTimedOut
 from qframe.features import status
 from qframe.jobs import returned
 from qframe.jobs.execution import refuse_on_loop
@@ -118,8 +121,8 @@ def cancel(id: str, *, running: bool = False, connection: str | None = None) -> 
 
     `Cancelling.REMOVED`: the job was waiting and will not run. `RUNNING`: it is running; with
     `running` set, its worker will interrupt it within about a second and end it as cancelled.
-    `NOTED`: a tracked job waits in a backend that cannot search (beanstalkd); the worker that gets
-    it will not start it. `ABSENT`: there is no such job, or it is not tracked and cannot be found.
+    `NOTED`: it may wait in a backend that cannot be searched (beanstalkd, brokers); a worker that
+    gets it will not start it. `ABSENT`: there is no such job.
     Raises `SynchronousOnly` on a running event loop: await `acancel` there.
     """
     refuse_on_loop("cancel()", "acancel()")
@@ -168,7 +171,11 @@ def _cancelling(uuid: str, connection: str | None, *, running: bool) -> Call[Can
     outcome = yield from _first(
         connection, lambda queue: _cancelling_on(queue, uuid, running=running)
     )
-    return outcome or Cancelling.ABSENT
+    if outcome is not None:
+        return outcome
+    queues = connections(manager.default(), connection)
+    noted = [note_unseen(queue, uuid, running=running) for queue in queues]
+    return Cancelling.NOTED if any(noted) else Cancelling.ABSENT
 
 
 # -- on all connections ---------------------------------------------------------------------------
@@ -231,16 +238,39 @@ def _without_search(
 ) -> Cancelling | None:
     """Cancel a job where the backend cannot search: its status is known, and who is in line."""
     lined, _ = queue.look_in_line(uuid, None if known is None else known.queue)
-    if lined is not None and queue.remove_in_line(lined):
-        return Cancelling.REMOVED
+    with suppress(Unsupported):  # it has more than its line: its worker drops it in its turn
+        if lined is not None and queue.remove_in_line(lined):
+            return Cancelling.REMOVED
     if known is None or known.is_final or known.connection != queue.name:
         return None
     if known.state is not State.RUNNING:
-        queue.store.set(status.cancelled_key(queue.name, known.uuid), "1", _NOTED_FOR)
+        _note(queue, known.uuid)
         return Cancelling.NOTED
     if running:
         interrupt(queue, known.uuid)
     return Cancelling.RUNNING
+
+
+def note_unseen(queue: Connection, uuid: str, *, running: bool) -> bool:
+    """Let the workers of a backend that cannot search drop a job that nobody tracks.
+
+    Returns whether it may be there. Call this once it was found on no connection.
+    """
+    can = queue.capabilities
+    if Capability.RESERVE not in can or Capability.SEARCH in can or not status.may_be_noted(uuid):
+        return False
+    if status.read(queue.backend, uuid) is not None:
+        return False
+    _note(queue, uuid)
+    if running:
+        interrupt(queue, uuid)
+    return True
+
+
+def _note(queue: Connection, uuid: str) -> None:
+    note = Set(status.cancelled_key(queue.name, uuid), "1", _NOTED_FOR)
+    last = Set(status.last_cancelled_key(queue.name), uuids.uuid4().hex, _NOTED_FOR)
+    queue.backend.apply(Step(None, note, last))
 
 
 def interrupt(queue: Connection, uuid: str) -> None:

@@ -110,7 +110,11 @@ def _pushed(
     context = connection.context
     for _ in range(_TRIES):
         plan = Plan(None, *first)
-        plan.add(Unset(status.cancel_key(record.uuid)))  # a request to cancel it that came too late
+        for key in (
+            status.cancel_key(record.uuid),
+            status.cancelled_key(connection.name, record.uuid),
+        ):  # requests to cancel it that came too late
+            plan.add(Unset(key))
         plan.add(noted_first(record))
         context.plan_push(pushing, plan)
         result = context.apply(plan)

@@ -40,6 +40,7 @@ RETRIED = "retried"
 SINCE = "trackedSince"
 """Payload key: the epoch time of the dispatch, more exact than `createdAt`."""
 _LONGEST_UUID = 200
+_LONGEST_NOTED = 100
 _LONGEST_ERROR = 2000
 _LONGEST = 10**9
 _EVERY = 0.1
@@ -246,6 +247,16 @@ def life_of(message: Mapping[str, Any]) -> int:
 def cancelled_key(connection: str, uuid: str = "") -> str:
     """Return the key that tells workers not to start a job; without a uuid, what all begin with."""
     return f"cancelled:{connection[:120]}:{uuid}"
+
+
+def may_be_noted(uuid: str) -> bool:
+    """Whether a job with this uuid can be noted under such a key."""
+    return 0 < len(uuid) <= _LONGEST_NOTED
+
+
+def last_cancelled_key(connection: str) -> str:
+    """Return the key whose value is another one after each such note."""
+    return f"last-cancelled:{connection[:120]}"
 
 
 def cancel_key(uuid: str) -> str:

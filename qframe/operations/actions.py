@@ -19,7 +19,7 @@ from qframe.contracts.queue import Cancelling
 from qframe.dispatch.calls import run
 from qframe.dispatch.event import encoded, json_value, send_on
 from qframe.dispatch.flow import FlowRun
-from qframe.dispatch.status import cancel_on, interrupt
+from qframe.dispatch.status import cancel_on, interrupt, note_unseen
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.failed.filters import RUNNING, WAITING, Filter
@@ -257,8 +257,21 @@ def _unmute(board: Board, wanted: Wanted, _who: str) -> Done:
 def _cancel(board: Board, wanted: Wanted, who: str) -> Done:
     if wanted.filter is not None:
         return _in_background(board, wanted, who, "cancel", _cancelling(board, wanted))
-    cancel = partial(_cancel_one, board, name=wanted.connection)
-    return _each_of(_selected(wanted), cancel, "cancelled {} of {} jobs")
+    noted = 0
+
+    def cancel(uuid: str) -> bool:
+        nonlocal noted
+        outcome = _cancel_one(board, uuid, wanted.connection)
+        noted += outcome is Cancelling.NOTED
+        return outcome is not Cancelling.ABSENT
+
+    def told(changed: int, of: int) -> str:
+        if not noted:
+            return f"cancelled {changed:,} of {of:,} jobs"
+        drops = f"noted {noted:,} of {of:,} jobs: the workers that get them will drop them"
+        return drops if noted == changed else f"cancelled {changed - noted:,}, and {drops}"
+
+    return _each_of(_selected(wanted), cancel, told)
 
 
 def _cancelling(board: Board, wanted: Wanted) -> Iterator[Callable[[], bool]]:
@@ -269,7 +282,7 @@ def _cancelling(board: Board, wanted: Wanted) -> Iterator[Callable[[], bool]]:
         raise ConfigurationError(f"{one_line(wanted.place, 40)!r} is no place") from None
     if place is Place.RUNNING:
         there = running_of(board, wanted)
-        return (partial(_cancel_one, board, each.uuid, each.connection) for each in there)
+        return (partial(_is_cancelled, board, each.uuid, each.connection) for each in there)
     chosen, within = waiting_of(board, wanted)
     if not within.searchable:
         for each in within.connections[:1]:
@@ -316,18 +329,27 @@ def running_of(board: Board, wanted: Wanted) -> list[RunsOn]:
     ]
 
 
-def _cancel_one(board: Board, uuid: str, name: str) -> bool:
+def _is_cancelled(board: Board, uuid: str, name: str) -> bool:
+    return _cancel_one(board, uuid, name) is not Cancelling.ABSENT
+
+
+def _cancel_one(board: Board, uuid: str, name: str) -> Cancelling:
     runs = next((each for each in running.seen(board) if each.uuid == uuid), None)
     home = name or (runs.connection if runs is not None else "")
     if home and runs is not None and not _shows(board.connection(home)):
         interrupt(board.connection(home), uuid)  # its worker reports it as running
-        return True
+        return Cancelling.RUNNING
+    outcomes: list[Cancelling] = []
 
     def cancel(connection: Connection) -> bool:
         done = cancel_on(connection, uuid, running=True)
-        return done in {Cancelling.REMOVED, Cancelling.RUNNING, Cancelling.NOTED}
+        outcomes.extend([] if done is None else [done])
+        return done is not None
 
-    return _on_any(board, home, cancel)
+    if _on_any(board, home, cancel):
+        return outcomes[0]
+    note = partial(note_unseen, uuid=uuid, running=True)
+    return Cancelling.NOTED if _on_any(board, home, note) else Cancelling.ABSENT
 
 
 def _shows(connection: Connection) -> bool:
@@ -351,7 +373,9 @@ def _on_any(board: Board, name: str, act: Callable[[Connection], bool]) -> bool:
     return acted
 
 
-def _each_of(uuids: Sequence[str], act: Callable[[str], bool], text: str) -> Done:
+def _each_of(
+    uuids: Sequence[str], act: Callable[[str], bool], told: Callable[[int, int], str]
+) -> Done:
     """Acts on each job. Raises `BackendUnavailable` if an outage kept it from doing anything."""
     changed, silent = 0, None
     for uuid in uuids:
@@ -361,7 +385,7 @@ def _each_of(uuids: Sequence[str], act: Callable[[str], bool], text: str) -> Don
             silent = error
     if silent is not None and not changed:
         raise silent
-    shown = text.format(f"{changed:,}", f"{len(uuids):,}")
+    shown = told(changed, len(uuids))
     return Done(changed=changed, text=f"{shown}; {silent}" if silent else shown)
 
 
@@ -375,7 +399,7 @@ def _run_now(board: Board, wanted: Wanted, _who: str) -> Done:
     def run(uuid: str) -> bool:
         return _on_any(board, wanted.connection, partial(make_ready, uuid=uuid))
 
-    return _each_of(_selected(wanted), run, "made {} of {} delayed jobs ready")
+    return _each_of(_selected(wanted), run, "made {:,} of {:,} delayed jobs ready".format)
 
 
 def _send_event(board: Board, wanted: Wanted, _who: str) -> Done:
@@ -391,7 +415,9 @@ def _send_event(board: Board, wanted: Wanted, _who: str) -> Done:
     def act(uuid: str) -> bool:
         return _on_any(board, wanted.connection, partial(send, uuid=uuid))
 
-    return _each_of(_selected(wanted), act, f"sent the event {name} to {{}} of {{}} jobs")
+    return _each_of(
+        _selected(wanted), act, f"sent the event {name} to {{:,}} of {{:,}} jobs".format
+    )
 
 
 # -- batches, flows and workers -------------------------------------------------------------------

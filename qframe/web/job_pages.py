@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
+from qframe.contracts.status import State
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
 from qframe.operations import finished, one_job, running, waiting
@@ -169,8 +171,17 @@ def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
         "state": timeline.state_of(job),
         "moments": timeline.moments(job),
         "result": None if job.status is None else job.status.result,
+        "may_be_noted": _may_be_noted(view.board, job),
         "traced": _traced(job.exception, f"{view.board.manager.settings.root}/"),
     }
+
+
+def _may_be_noted(board: Board, job: one_job.OneJob) -> bool:
+    """Whether it may wait where it cannot be found, so that cancelling it leaves a note."""
+    if job.status is None or State(job.status.state).is_final:
+        return False
+    able = (each.capabilities for each in board.connections() if each.name == job.connection)
+    return any(Capability.SEARCH not in each for each in able)
 
 
 def _traced(exception: str, root: str) -> list[tracebacks.OwnFrame]:

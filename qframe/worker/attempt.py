@@ -93,7 +93,12 @@ class Attempt:
         """
         shared, job = self.shared, self.job
         verdict = self._unread()
-        may_be_refused = job.features or job.reservation.attempts or self.limits.end_at_a_moment
+        may_be_refused = (
+            job.features
+            or job.reservation.attempts
+            or self.limits.end_at_a_moment
+            or shared.cancellation.waiting
+        )
         if verdict is None and may_be_refused and not self.is_forced:
             if job.reservation.worker_died and self.scoreboard is not None:
                 yield from self._learn_more()
@@ -148,7 +153,7 @@ class Attempt:
         if reason is not None:
             return outcomes.skipped(reason)
         cancellation = self.shared.cancellation
-        if cancellation.lists and cancellation.is_cancelled(job.uuid):
+        if cancellation.waiting and cancellation.is_cancelled(job.uuid):
             return outcomes.cancelled("cancelled while it waited")
         return None if self.job_class is None else outcomes.refuse(JobFacts.of(job), self.limits)
 

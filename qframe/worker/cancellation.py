@@ -1,4 +1,4 @@
-"""Cancellation: checks about once a second which running or waiting jobs are to be cancelled."""
+"""Cancellation: knows within about a second which running or waiting jobs are to be cancelled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qframe.contracts.step import Step, Unset
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable
 from qframe.features.reserved import ReservedJob
-from qframe.features.status import cancel_key, cancelled_key
+from qframe.features.status import cancel_key, cancelled_key, last_cancelled_key
 
 _EVERY = 0.9
 
@@ -29,25 +29,34 @@ class Cancellation:
     ) -> None:
         self.lists = Capability.SEARCH not in backend.capabilities
         """Whether cancelled jobs come here, because none that waits can be searched for."""
-        self._prefix = cancelled_key(connection)
-        self._waiting: set[str] = set()
+        self.key = last_cancelled_key(connection)
+        """The fact that tells `heard` of another note."""
+        self.waiting: set[str] = set()
         """The uuids of those that are not to be started."""
-        self._listed = 0.0
+        self._latest: str | None = None
+        self._prefix = cancelled_key(connection)
         self._backend = backend
         self._cancel = cancel
         self.looked: dict[ReservedJob, float] = {}
         """The jobs that were checked, and when last."""
         self._over: deque[str] = deque()
 
+    def heard(self, latest: str | None) -> None:
+        """Lists the notes of jobs not to be started, if `latest` tells that there is another."""
+        if latest == self._latest:
+            return
+        with suppress(BackendUnavailable):  # the next look tells it again
+            keys = Store(self._backend).keys(self._prefix)
+            self.waiting = {key[len(self._prefix) :] for key in keys}
+            self._latest = latest
+
     def is_cancelled(self, uuid: str) -> bool:
-        """Whether a job that waited is not to be started."""
-        now = time.monotonic()
-        if not self._listed or now - self._listed >= _EVERY:
-            self._listed = now
-            with suppress(BackendUnavailable):
-                keys = Store(self._backend).keys(self._prefix)
-                self._waiting = {key[len(self._prefix) :] for key in keys}
-        return uuid in self._waiting
+        """Whether a job that waited is not to be started; the note may have been taken back."""
+        if uuid not in self.waiting:
+            return False
+        with suppress(BackendUnavailable):
+            return self._backend.read(f"{self._prefix}{uuid}") != [None]
+        return True
 
     def look(self, job: ReservedJob) -> None:
         """Checks whether this running job is to be cancelled; called by the lease keeper."""
@@ -74,6 +83,7 @@ class Cancellation:
 
     def dropped(self, uuid: str) -> None:
         """Notes that a job that was not to be started has ended."""
+        self.waiting.discard(uuid)
         self._over.append(f"{self._prefix}{uuid}")
 
     def tidy(self) -> None:

@@ -67,6 +67,7 @@ class Control:
         if scales:
             self._own = (*self._own, slots_key(worker))
         self._watched: dict[str, str | None] = {}
+        self._hearers: dict[str, Callable[[str | None], None]] = {}
         self._held_up: tuple[str, ...] = ()
         self._looked = 0.0
         self._silent = False
@@ -111,6 +112,8 @@ class Control:
             return
         upto = len(values) - len(watched)
         self._watched.update(zip(watched, values[upto:], strict=True))
+        for key, hear in self._hearers.items():
+            hear(self._watched[key])
         values = values[:upto]
         if not self._begun:
             self._first = values[0]
@@ -138,8 +141,11 @@ class Control:
         """Whether the store answered when it was last asked; from any thread."""
         return self._begun and not self._silent
 
-    def watch(self, key: str) -> None:
+    def watch(self, key: str, hear: Callable[[str | None], None] | None = None) -> None:
+        """Reads this key, too, at each look; `hear` is told its value."""
         self._watched.setdefault(key, None)
+        if hear is not None:
+            self._hearers[key] = hear
 
     def watched(self, key: str) -> tuple[float, str | None]:
         """Returns when the last look was, by the monotonic clock, and the key's value."""

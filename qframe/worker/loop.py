@@ -94,6 +94,8 @@ class Loop:
             worker=entry.id,
             scales=entry.scales and member is None,  # in a pool, the pool takes the order
         )
+        if runner.cancellation.lists:
+            self.control.watch(runner.cancellation.key, runner.cancellation.heard)
         self._look_every = 0.0 if queues.patterns else connection.backend.look_every
         metrics = Metrics(connection.store, connection.name) if connection.is_measured else None
         self._presence = Presence(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qframe.contracts import History, Sizes
+from qframe.features.status import cancel_key, cancelled_key
 from qframe.payload import envelope
 from tests.console.conftest import Shop
 from tests.support.beanstalkd_server import BeanstalkdServer
@@ -538,4 +539,9 @@ def test_cancel_names_a_connection_whose_jobs_cannot_be_listed(
     said = shop.run("cancel", "--where", "tag:tenant:7", "--connection", "bean")
     assert said.out == "cancelled 0 jobs\n"
     assert "bean cannot list its jobs: none of them was looked at" in said.err
+    assert "no job 'u-12' waits or runs (bean cannot be searched)" in shop.run("cancel", "u-12").err
+    noted = "noted: bean cannot be searched, so a worker that gets u will drop it\n"
+    assert shop.run("cancel", "u", "--running").out == noted
+    keys = cancelled_key("bean", "u"), cancel_key("u")
+    assert shop.manager.connection("bean").store.get(*keys) == ["1", "1"]
     assert shop.manager.connection("bean").size() == 1

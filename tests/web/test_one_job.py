@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from qframe import Queueable, QueueManager, batch, chain, dispatch, manager
+from qframe import Queueable, QueueManager, Worker, batch, chain, dispatch, manager
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.exceptions import JobSuspended
@@ -309,3 +309,18 @@ def test_lists_show_arguments_with_secrets_as_stars(small: Site) -> None:
     assert "user: 7" in client.get("/failed?by=time").text
     listed = client.get("/api/v1/jobs").json()["jobs"]
     assert listed[0]["arguments"] == f'token: "{SHOWN}"'
+
+
+def test_a_job_that_waits_where_none_can_be_searched_for_is_noted(site: Site) -> None:
+    if site.able(Capability.SEARCH):
+        pytest.skip("its jobs can be searched")
+    manager.use(site.queues)
+    uuid = dispatch(Told()).track().send()
+    client = site.client()
+    assert "Cancel" in text_of(client, f"/jobs/{uuid}")
+    told = post(client, "cancel", uuids=uuid).headers["location"]
+    assert "noted+1+of+1+jobs" in told
+    assert "noted+2+of+2+jobs" in post(client, "cancel", uuids=[uuid, "u-1"]).headers["location"]
+    Worker(site.queues, WorkerOptions(stop_when_empty=True, memory=0)).run()
+    assert asked(site, uuid)["status"]["state"] == "CANCELLED"
+    assert "Cancel" not in text_of(client, f"/jobs/{uuid}").partition("Timeline")[0]
