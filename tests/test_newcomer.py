@@ -16,6 +16,7 @@ _PAGES = sorted((ROOT / "docs" / "start").glob("*.md"))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)  # it installs packages
 def test_each_page_leads_to_a_first_job(tmp_path: Path) -> None:
     venv = tmp_path / "venv"

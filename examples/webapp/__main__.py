@@ -141,7 +141,7 @@ def print_worker(line: bytes) -> None:
 
 async def book_once(url: str, mailbox: Mailbox) -> int:
     """Book a table as a browser would, wait for the mail, and tell how long each took."""
-    async with httpx2.AsyncClient(base_url=url, trust_env=False) as client:
+    async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
         await client.get("/")  # wait for the server, and leave connecting out of the measurement
         began = time.perf_counter()
         answer = await client.post("/tables", data=BOOKING)

@@ -40,8 +40,8 @@ from tests.support.sqs_server import SqsServer
 
 NAME = "here"
 """The name of the connection under test."""
-FEW = int(os.environ.get("SQL_HISTORIES", "6"))
-"""The histories of a server of SQL, or of SQLite in parts: each takes a second or two."""
+FEW = int(os.environ.get("SLOW_HISTORIES", "6"))
+"""The histories of a backend that takes a second or two for each."""
 
 
 class MemoryBench(Bench):
@@ -225,6 +225,7 @@ class AgelessBeanstalkdBench(BeanstalkdBench):
 class RabbitmqBench(Bench):
     """RabbitMQ with facts in memory. Its tests have queues of their own: emptying takes longer."""
 
+    histories = FEW
     skews = False
     lapses = False
     slow = True

@@ -181,6 +181,6 @@ def test_what_begins_anew_in_a_child_does_not_keep_its_owner() -> None:
 def test_a_child_can_dispatch_that_was_forked_at_any_moment_of_a_first_dispatch(
     each_connection: dict[str, object], tmp_path: Path, how: str
 ) -> None:
-    moments = int(os.environ.get("FORK_MOMENTS", "20"))
+    moments = int(os.environ.get("FORK_MOMENTS", "10"))
     _forking(each_connection, tmp_path, how, str(moments), *_modules(each_connection))
     _forking(each_connection, tmp_path, how, str(moments // 2))

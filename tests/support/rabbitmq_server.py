@@ -125,12 +125,19 @@ class RabbitmqServer(ServerProcess):
                 stderr=output,
             )
         self._stopped = False
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while not self._answers():
             assert self.alive(), f"RabbitMQ ended at once:\n{self.output}"
             assert time.monotonic() < deadline, f"RabbitMQ did not start:\n{self.output}"
             time.sleep(0.05)
-        return self
 
     def _answers(self) -> bool:
         with suppress(OSError, amqp.AMQPError), self.client():

@@ -115,7 +115,7 @@ for word in ("rolled back", "kept"):
         assert not project.queue.backend.scan(f"flow:{rolled_back}")
 
 
-_MANY = int(os.environ.get("FLOWS", "10"))
+_MANY = int(os.environ.get("FLOWS", "5"))
 """So many flows of 33 jobs in the long run."""
 _EVERY = 0.2
 """Seconds a worker has before one is killed."""

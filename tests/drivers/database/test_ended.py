@@ -86,8 +86,10 @@ def _by_pgbouncer(folder: Path) -> Iterator[Place]:
 
 
 def _by_wait_timeout(folder: Path) -> Iterator[Place]:
-    with MariadbServer(folder, config=["wait_timeout=1"]) as server:
-        yield Place(server, lambda: None)
+    with MariadbServer(folder) as server:
+        url = server.prepared()
+        server.sql("SET GLOBAL wait_timeout = 1")
+        yield Place(server, lambda: None, url)
 
 
 def _by_kill(folder: Path) -> Iterator[Place]:

@@ -29,7 +29,7 @@ class Window:
         self.address = address
         self.troubles: list[str] = []
         self.strangers: list[str] = []
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(45_000)
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
         page.on("dialog", lambda dialog: self.troubles.append(f"dialog {dialog.message}"))
