@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
@@ -20,11 +20,20 @@ from qframe.drivers.sockets import limited
 from qframe.drivers.sqs import checks, wire
 from qframe.drivers.sqs.client import SqsClient
 from qframe.drivers.sqs.errors import NotInFlight, of_code
-from qframe.drivers.sqs.settings import LONGEST_LEASE, SqsSettings, is_fifo
+from qframe.drivers.sqs.overflow import Overflow
+from qframe.drivers.sqs.settings import LONGEST_LEASE, LONGEST_MESSAGE, SqsSettings, is_fifo
 from qframe.exceptions import BackendUnavailable, InvalidQueueName, QframeError
 
 _PAUSE = 0.1
 """Seconds until the messages of a batch that SQS did not take are sent again."""
+
+
+class Receipt(NamedTuple):
+    """What a delivery is acknowledged by."""
+
+    handle: str
+    path: str
+    """Where the payload is in S3; "" if the message has it."""
 
 
 class SqsBackend(BrokerBackend):
@@ -53,6 +62,9 @@ class SqsBackend(BrokerBackend):
         self.settings = settings
         self.look_every = float(settings.block_for)
         self._client = SqsClient(settings)
+        self._overflow = (
+            None if settings.overflow is None else Overflow(settings, settings.overflow)
+        )
         self._polls = BlockingReceive(self._poll, self.give_back_all, apart=True)
 
     # -- messages ---------------------------------------------------------------------------------
@@ -60,8 +72,16 @@ class SqsBackend(BrokerBackend):
     def publish(self, messages: Sequence[BrokerMessage]) -> None:
         for queue, some in groupby(messages, attrgetter("queue")):
             name = self.settings.name_of(queue)
-            for batch in wire.batches(wire.entry_of(each, name) for each in some):
+            entries = (wire.entry_of(each, name, self._body_of(each)) for each in some)
+            for batch in wire.batches(entries):
                 self._send(queue, batch)
+
+    def _body_of(self, message: BrokerMessage) -> bytes:
+        """Return the payload, or what points to it in S3."""
+        longest = min(self.settings.overflow_above, LONGEST_MESSAGE - wire.LONGEST_HEADERS)
+        if self._overflow is None or len(message.raw) <= longest:
+            return message.raw
+        return self._overflow.put(message.id, message.raw)
 
     def _send(self, queue: str, batch: Sequence[wire.SentEntry]) -> None:
         """Send messages; those that SQS did not take are sent again alone."""
@@ -129,13 +149,14 @@ class SqsBackend(BrokerBackend):
 
     def _job(self, queue: str, message: dict[str, Any], asked_at: float) -> BrokerJob:
         raw, headers = wire.read(message)
+        found = None if self._overflow is None else self._overflow.find(raw)
         return self.received(
             queue,
-            raw,
+            raw if found is None else found.raw,
             headers,
             id=message["MessageId"],
             deliveries=int(message["Attributes"]["ApproximateReceiveCount"]),
-            delivery=message["ReceiptHandle"],
+            delivery=Receipt(message["ReceiptHandle"], "" if found is None else found.path),
             asked_at=asked_at,
         )
 
@@ -156,9 +177,14 @@ class SqsBackend(BrokerBackend):
         return self._receive(queue, 1, seconds)
 
     def acknowledge(self, job: BrokerJob) -> bool:
+        done = self._acknowledge(job)
+        self._forget_payloads([job] if done else ())
+        return done
+
+    def _acknowledge(self, job: BrokerJob) -> bool:
         try:
             self._client.on_queue(
-                job.queue, "delete_message", twice=True, ReceiptHandle=job.delivery
+                job.queue, "delete_message", twice=True, ReceiptHandle=job.delivery.handle
             )
         except NotInFlight as error:
             return error.is_deleted
@@ -171,19 +197,28 @@ class SqsBackend(BrokerBackend):
             for start in range(0, len(here), wire.TOGETHER):
                 batch = here[start : start + wire.TOGETHER]
                 done.update(zip(map(id, batch), self._delete(queue, batch), strict=True))
+        self._forget_payloads([each for each in jobs if done[id(each)]])
         return [done[id(each)] for each in jobs]
+
+    def _forget_payloads(self, jobs: Sequence[BrokerJob]) -> None:
+        """Delete from S3 what was of messages that are deleted."""
+        for job in jobs:
+            if self._overflow is not None and job.delivery.path:
+                self._overflow.delete(job.delivery.path)
 
     def _delete(self, queue: str, jobs: Sequence[BrokerJob]) -> list[bool]:
         if len(jobs) == 1:
-            return [self.acknowledge(jobs[0])]
+            return [self._acknowledge(jobs[0])]
         answer = self._client.on_queue(
             queue,
             "delete_message_batch",
             twice=True,
-            Entries=[{"Id": str(n), "ReceiptHandle": each.delivery} for n, each in enumerate(jobs)],
+            Entries=[
+                {"Id": str(n), "ReceiptHandle": each.delivery.handle} for n, each in enumerate(jobs)
+            ],
         )
         failed = {int(each["Id"]) for each in answer.get("Failed") or ()}
-        return [n not in failed or self.acknowledge(each) for n, each in enumerate(jobs)]
+        return [n not in failed or self._acknowledge(each) for n, each in enumerate(jobs)]
 
     def extend(self, job: BrokerJob, seconds: float) -> bool:
         try:
@@ -216,7 +251,7 @@ class SqsBackend(BrokerBackend):
             job.queue,
             "change_message_visibility",
             twice=True,
-            ReceiptHandle=job.delivery,
+            ReceiptHandle=job.delivery.handle,
             VisibilityTimeout=math.ceil(seconds),
         )
 
@@ -244,14 +279,17 @@ class SqsBackend(BrokerBackend):
             )
 
     def longest_message(self) -> int | None:
-        return wire.LONGEST - wire.LONGEST_HEADERS
+        return None if self._overflow else LONGEST_MESSAGE - wire.LONGEST_HEADERS
 
     def described(self) -> str:
         return self._client.where
 
     def check(self) -> Health:
         with guarded:
-            return Health("SQS", tuple(checks.warnings(self._client)))
+            found = [*checks.warnings(self._client)]
+            if self._overflow is not None and (fault := self._overflow.fault()):
+                found.append(f"large payloads cannot be kept: {fault}")
+            return Health("SQS", tuple(found))
 
     def leave(self) -> None:
         super().close()

@@ -35,11 +35,13 @@ def _about_queue(found: Mapping[str, str], settings: SqsSettings) -> Iterator[st
             f"the queue {name} has a redrive policy: a job that was received {limit} times is "
             "moved away without a record of its failure; remove it, as tries end jobs here"
         )
-    longest = int(found.get("MaximumMessageSize", settings.max_payload))
-    if longest < settings.max_payload:
+    key = "overflow_above" if settings.overflow else "max_payload"
+    wanted = min(settings.max_payload, getattr(settings, key))
+    longest = int(found.get("MaximumMessageSize", wanted))
+    if longest < wanted:
         yield (
-            f"the queue {name} takes messages of up to {longest:,} bytes, and max_payload is "
-            f"{settings.max_payload:,}: larger jobs are refused by SQS only"
+            f"the queue {name} takes messages of up to {longest:,} bytes, and SQS refuses larger "
+            f"jobs: set MaximumMessageSize to 1048576, or {key} to less"
         )
     if delay := int(found.get("DelaySeconds", 0)):
         yield f"the queue {name} delays every job by {delay} seconds (DelaySeconds)"

@@ -64,7 +64,6 @@ _LATER = {
     "PurgeQueueInProgress",
     "QueueDeletedRecently",
 }
-_MISSING = {"NonExistentQueue", "QueueDoesNotExist", "NonExistentQueue_v2"}
 _GONE = {"MessageNotInflight", "ReceiptHandleIsInvalid"}
 _TOO_LONG = {"BatchRequestTooLong", "MessageTooLong"}
 _ABOUT_RECEIPT = "receipthandle is invalid"
@@ -78,11 +77,23 @@ class MissingQueue(BackendUnusable):
     in_doubt = False
 
 
+class MissingObject(BackendUnusable):
+    """S3 has no object of this name."""
+
+    in_doubt = False
+
+
 class NotInFlight(BackendUnavailable):
     """A receipt is no longer valid: the message is visible to others, or deleted."""
 
     in_doubt = False
     is_deleted = False
+
+
+_MISSING = {
+    **dict.fromkeys(("NonExistentQueue", "QueueDoesNotExist"), MissingQueue),
+    "NoSuchKey": MissingObject,
+}
 
 
 def code_of(error: Exception) -> str:
@@ -120,8 +131,8 @@ def _of_reply(error: boto.ClientError, where: str) -> QframeError:
 def of_code(code: str, message: str, where: str, *, status: int = 400) -> QframeError:
     """Return qframe's error for a refusal by SQS."""
     text = f"{where}: {code}: {one_line(message, 300)}"
-    if code in _MISSING:
-        return MissingQueue(text)
+    if (missing := _MISSING.get(code)) is not None:
+        return missing(text)
     if code in _GONE or (code == "InvalidParameterValue" and _ABOUT_RECEIPT in message.lower()):
         gone = NotInFlight(text)
         gone.is_deleted = _DELETED in message

@@ -13,6 +13,8 @@ from qframe.config.values import Float, Int, Wait
 
 LONGEST_LEASE = 43_200
 """Seconds from its delivery for which SQS hides a message at most."""
+LONGEST_MESSAGE = 1_048_576
+"""Bytes that a message may have with its attributes, and a batch in all."""
 _FIFO = ".fifo"
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{0,79}")
 _OF_AWS = re.compile(r"(?:^|\.)sqs\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?$")
@@ -55,6 +57,11 @@ class SqsSettings(ConnectionSettings):
     credentials, and the region if `region` does not name it. `endpoint` is the URL of another
     server that speaks SQS.
 
+    `overflow` is an S3 bucket for payloads of more than `overflow_above` bytes, which Laravel's
+    workers read, and write, with a cache store of the driver `storage` on that bucket:
+    `overflow_path` is its path, `overflow_prefix` its prefix. `overflow_endpoint` is the URL of
+    another server that speaks S3.
+
     `create`: whether queues that do not exist are created. `block_for` is the seconds that SQS
     waits for a message before it says that there is none; a worker that stops waits as long, lest a
     message stays hidden. `timeout` is the seconds to wait for a reply, and `connect_timeout` for a
@@ -66,6 +73,11 @@ class SqsSettings(ConnectionSettings):
     endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
     prefix: Annotated[str, AfterValidator(_prefix)] = ""
     suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]*$", max_length=79)] = ""
+    overflow: Annotated[str, Field(min_length=1)] | None = None
+    overflow_above: Annotated[Int, Field(ge=0, le=LONGEST_MESSAGE)] = LONGEST_MESSAGE
+    overflow_path: str = "framework/cache/data"
+    overflow_prefix: str = ""
+    overflow_endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
     create: bool = False
     retry_after: Annotated[Float, Field(ge=3, le=LONGEST_LEASE)] = 60
     block_for: Annotated[Int, Field(ge=1, le=20)] = 5

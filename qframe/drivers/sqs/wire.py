@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from qframe.drivers.broker.message import BrokerMessage
-from qframe.drivers.sqs.settings import is_fifo
+from qframe.drivers.sqs.settings import LONGEST_MESSAGE, is_fifo
 
-LONGEST = 1_048_576
-"""Bytes that a message may have with its attributes, and a batch in all."""
 LONGEST_HEADERS = 1024
 """Bytes of the attributes of a message without notes, at most."""
 TOGETHER = 10
@@ -40,12 +38,12 @@ class SentEntry(NamedTuple):
     size: int
 
 
-def entry_of(message: BrokerMessage, name: str) -> SentEntry:
-    """Return the entry of a message for the queue of this name in SQS."""
+def entry_of(message: BrokerMessage, name: str, raw: bytes) -> SentEntry:
+    """Return the entry of a message for the queue of this name in SQS, with `raw` for its body."""
     headers = dict(message.headers)
-    body = _text_of(message.raw)
+    body = _text_of(raw)
     if body is None:
-        body = base64.b64encode(message.raw).decode() or _BODY_OF_NONE
+        body = base64.b64encode(raw).decode() or _BODY_OF_NONE
         headers[_ENCODING] = _BASE64
     fields: dict[str, Any] = {
         "MessageBody": body,
@@ -70,7 +68,10 @@ def batches(entries: Iterable[SentEntry]) -> Iterator[list[SentEntry]]:
     """Divide entries into as many as go into one call."""
     batch: list[SentEntry] = []
     for entry in entries:
-        if len(batch) == TOGETHER or sum(each.size for each in batch) + entry.size > LONGEST:
+        if (
+            len(batch) == TOGETHER
+            or sum(each.size for each in batch) + entry.size > LONGEST_MESSAGE
+        ):
             if batch:
                 yield batch
             batch = []

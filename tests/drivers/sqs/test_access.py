@@ -7,7 +7,7 @@ import logging
 import pytest
 from pydantic import ValidationError
 
-from qframe.drivers.sqs import client
+from qframe.drivers.sqs import aws
 from qframe.drivers.sqs.backend import SqsBackend
 from qframe.drivers.sqs.client import LONGEST_RETENTION
 from qframe.drivers.sqs.settings import SqsSettings
@@ -163,7 +163,7 @@ def test_wrong_credentials_are_one_line_without_a_secret(
 ) -> None:
     caplog.set_level(logging.DEBUG, "qframe")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAWRONG")
-    monkeypatch.setattr(client, "_clients", client.Clients())
+    monkeypatch.setattr(aws, "_clients", aws.Clients())
     backend = connect()
     with pytest.raises(BackendUnusable, match="InvalidClientTokenId") as raised:
         push(backend, b"1")
@@ -176,7 +176,7 @@ def test_wrong_credentials_are_one_line_without_a_secret(
 def test_no_credentials_are_one_line(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    monkeypatch.setattr(client, "_clients", client.Clients())
+    monkeypatch.setattr(aws, "_clients", aws.Clients())
     with pytest.raises(BackendUnusable, match="credentials"):
         push(connect(), b"1")
 
