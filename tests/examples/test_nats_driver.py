@@ -87,9 +87,10 @@ def project(tmp_path: Path, site: Path, nats: NatsServer) -> Iterator[NatsProjec
 
 @pytest.mark.timeout(600)  # mostly it waits for leases to end
 def test_it_passes_the_conformance_suite(site: Path, nats: NatsServer, tmp_path: Path) -> None:
+    spread = ["-n", "3", "--dist", "worksteal"]
     suite = ["--pyargs", "qframe.testing.conformance", "--backend", "qframe_nats.bench:NatsBench"]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "3", *suite],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *spread, *suite],
         cwd=tmp_path,
         env={**os.environ, "NATS_URL": nats.url, "HISTORIES": "5"},
         capture_output=True,
@@ -102,7 +103,10 @@ def test_it_passes_the_conformance_suite(site: Path, nats: NatsServer, tmp_path:
 
 
 def test_a_chain_a_batch_a_unique_job_and_a_delay(project: NatsProject) -> None:
-    assert "NATS 2." in project.qframe("check").out
+    checked = project.qframe("check")
+    assert (checked.code, checked.err) == (0, ""), checked.out
+    assert "NATS 2." in checked.out
+    assert "stream qframe is" not in checked.out
     worker = project.work()
     sent = project.program(DISPATCHES)
     assert (sent.code, sent.out) == (0, "[False, True]\n"), sent.err

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import NoRespondersError
+from nats.errors import Error, NoRespondersError
 from nats.js import JetStreamContext
 from nats.js.api import (
     AckPolicy,
@@ -143,14 +143,17 @@ class NatsBackend(BrokerBackend):
 
         inbox = client.new_inbox()
         subscription = await client.subscribe(inbox, cb=take)
-        for queue in queues:
-            await client.publish(self._next(queue), wanted, reply=inbox)
-        with _woken(wake, answered.set), suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(answered.wait(), seconds)
-        if len(answers) < len(queues):
-            await subscription.drain()  # takes what is on its way
-        else:
-            await subscription.unsubscribe()
+        try:
+            for queue in queues:
+                await client.publish(self._next(queue), wanted, reply=inbox)
+            with _woken(wake, answered.set), suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(answered.wait(), seconds)
+        finally:
+            with suppress(Error):  # the connection is lost
+                if len(answers) < len(queues):
+                    await subscription.drain()  # takes what is on its way
+                else:
+                    await subscription.unsubscribe()
         if any(_status(each) == _NO_RESPONDERS for each in answers):
             self._declared.clear()  # somebody has deleted a consumer
         return [each for each in answers if each.reply]
@@ -317,14 +320,14 @@ def _woken(descriptor: int | None, wake: Callable[[], object]) -> Iterator[None]
 def _warnings(stream: StreamConfig) -> Iterator[str]:
     """Describe what could lose jobs, a sentence each."""
     name = f"the stream {stream.name}"
-    if stream.storage is StorageType.MEMORY:
+    if stream.storage == StorageType.MEMORY:
         yield f"{name} is in memory: its jobs are lost when the server ends"
-    if stream.retention is not RetentionPolicy.WORK_QUEUE:
+    if stream.retention != RetentionPolicy.WORK_QUEUE:
         yield f"{name} is no work queue: it keeps jobs that are done"
     if stream.max_age:
         yield f"{name} drops jobs that wait longer than {stream.max_age:g} s"
     has_limits = (
         max(stream.max_msgs or 0, stream.max_bytes or 0, stream.max_msgs_per_subject or 0) > 0
     )
-    if has_limits and stream.discard is not DiscardPolicy.NEW:
+    if has_limits and stream.discard != DiscardPolicy.NEW:
         yield f"{name} drops its oldest jobs when it is full: its discard policy must be new"
