@@ -60,8 +60,9 @@ def move(
 ) -> None:
     """Move jobs from one connection to another, each once, while both are used.
 
-    Ready, delayed, buried and failed jobs move with their due times, attempts and locks; a job that
-    runs ends where it is. Repeat the command at any time, also if it was killed.
+    Ready, delayed, buried and failed jobs move with their due times, attempts and locks, and chains
+    and batches with them; a job that runs ends where it is. Repeat the command at any time, also if
+    it was killed.
 
       qframe move database postgres --dry-run
       qframe move database postgres

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from qframe.contracts.failed import FailedJob
+from qframe.contracts.step import Open
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,18 @@ class FactCopy:
     """Its rank, if `Raise` wrote it."""
 
 
+@dataclass(frozen=True, slots=True)
+class LatchCopy:
+    """A latch with all its members, to be made again elsewhere."""
+
+    opened: Open
+    size: int
+    closed: bool
+    done: Sequence[int]
+    failed: Mapping[int, str]
+    """The labels of the failed members, the first that failed first."""
+
+
 class FactReading:
     """Reads what steps have written under keys; a backend with `Capability.FACTS` has all of it."""
 
@@ -65,6 +78,10 @@ class FactReading:
         """
         raise NotImplementedError
 
+    def copy_latch(self, key: str) -> LatchCopy | None:
+        """Return a latch with all its members; None if there is none."""
+        raise NotImplementedError
+
     def find_failed(self, uuid: str) -> FailedJob | None:
         """Return the record of a failed job. None if there is none."""
         raise NotImplementedError
@@ -81,6 +98,12 @@ class FactReading:
     def count_failed(self) -> int:
         """Count the failed jobs."""
         raise NotImplementedError
+
+
+def first_first(failed: Mapping[int, str], first: int | None) -> dict[int, str]:
+    """Return the labels of failed members, the one that failed first before the others."""
+    before = {} if first is None or first not in failed else {first: failed[first]}
+    return before | dict(failed)
 
 
 def in_order(keys: Iterable[str], after: str, *, last_first: bool) -> list[str]:

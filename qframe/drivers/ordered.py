@@ -31,7 +31,7 @@ from qframe import events
 from qframe.contracts import step as op
 from qframe.contracts.backend import Backend, Capability, Health, Standing
 from qframe.contracts.browsing import Found, Page, Place, Span
-from qframe.contracts.facts import FactCopy, Latch
+from qframe.contracts.facts import FactCopy, Latch, LatchCopy
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import APPLIED, Claim, Outcome, Push, Reservation, Result, Step
@@ -409,6 +409,9 @@ class OrderedBackend(Backend):
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         return self.facts.latch(key, labels)
+
+    def copy_latch(self, key: str) -> LatchCopy | None:
+        return self.facts.copy_latch(key)
 
     def find_failed(self, uuid: str) -> FailedJob | None:
         return self.failed.find_failed(uuid)

@@ -37,15 +37,21 @@ def share_store(source: Backend, target: Backend) -> bool:
         source.apply(Step(None, Unset(key)))
 
 
-def facts_of(source: Connection, job: Pushing, notes: bytes) -> list[FactCopy]:
-    """Return what is kept of a waiting job. Raises `InvalidPayload` if it cannot move, and why."""
+def facts_of(
+    source: Connection, job: Pushing, notes: bytes, *, with_batch: bool = False
+) -> list[FactCopy]:
+    """Return what is kept of a waiting job. Raises `InvalidPayload` if it cannot move, and why.
+
+    `with_batch`: a job of a batch moves together with that.
+    """
     message, context = job.message, source.context
     name = message.get("job")
-    if isinstance(name, str) and name.startswith(_INTERNAL):
+    if not with_batch and batch.KEY in message:
+        raise InvalidPayload("it belongs to a batch, which ends where it began")
+    if isinstance(name, str) and name.startswith(_INTERNAL) and not with_batch:
         raise InvalidPayload("a batch, a flow or a group goes on by it")
-    for key, what in ((batch.KEY, "a batch"), (flow.KEY, "a flow")):
-        if key in message:
-            raise InvalidPayload(f"it belongs to {what}, which ends where it began")
+    if flow.KEY in message:
+        raise InvalidPayload("it belongs to a flow, which ends where it began")
     said = message.get(CHAIN)
     if isinstance(said, dict) and named_id(said, "batch"):
         raise InvalidPayload("it begins a batch, which ends where it began")

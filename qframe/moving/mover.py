@@ -16,6 +16,7 @@ from typing import NamedTuple
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Found, Place
+from qframe.contracts.facts import FactCopy
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.step import (
     Bury,
@@ -23,6 +24,7 @@ from qframe.contracts.step import (
     Expect,
     Forget,
     Operation,
+    Push,
     Record,
     Release,
     Reservation,
@@ -36,6 +38,7 @@ from qframe.features.base import Pushing
 from qframe.features.context import push_of
 from qframe.features.group import Group
 from qframe.manager import QueueManager
+from qframe.moving.batches import PARKED, BatchMover, batch_id
 from qframe.moving.ended import ScheduleMover, copy_keys, move_statuses
 from qframe.moving.facts import SHARED, facts_of, keeps_facts, share_store, steps_of, written
 from qframe.moving.transit import AT_ONCE, Transit
@@ -97,6 +100,7 @@ class QueueMover:
         self._apart = not share_store(self._source.backend, self._target.backend)
         """Whether the target has another store."""
         self._transit = Transit(self._source, self._target, apart=self._apart)
+        self._batches = BatchMover(self._source, self._target, self._transit)
         self._schedules = ScheduleMover(queues, self._source, self._target, self._transit)
         timing = self._source.backend.timing
         timing.hold = max(timing.hold, _HOLD)
@@ -137,7 +141,8 @@ class QueueMover:
             found[MoveRow(record.queue, "failed", "would move")] += 1
         if not only:
             found[MoveRow("", "schedule", "would move")] += len(self._schedules.rows())
-        if on_its_way := self._transit.count():
+        parked = sum(map(len, self._batches.parked().values()))
+        if on_its_way := self._transit.count() + parked:
             found[MoveRow("", "on its way", "would move")] += on_its_way
         return +found
 
@@ -153,6 +158,7 @@ class QueueMover:
             self._stays = {}
             for name in self.names(only):
                 self._move_queue(name)
+            self._settle_batches()
             for record in self._failed(only):
                 if self._is_over():
                     break
@@ -256,10 +262,15 @@ class QueueMover:
             return f"it has {len(job.raw):,} bytes, {self._target.name} takes {most}"
         if self._apart:
             try:
-                facts_of(self._source, job, notes)
+                facts_of(self._source, job, notes, with_batch=self._parks(job))
             except InvalidPayload as error:
                 return one_line(str(error), 200)
         return ""
+
+    def _parks(self, job: Pushing) -> bool:
+        """Whether a job leaves its queue to wait for the rest of its batch."""
+        joint = self._source.context.joint and self._target.context.joint
+        return self._apart and joint and batch_id(job.message) is not None
 
     def _stay(self, queue: str, raw: bytes, what: str, why: str) -> None:
         self._stays[_named(queue, raw)] = MoveRow(queue, what, "stays", why)
@@ -285,7 +296,7 @@ class QueueMover:
         left: list[tuple[str, str]] = []
         for (job, step), result in zip(leaving, results, strict=True):
             kept = self._kept_by(step, result) or self._again(job, result, what, due)
-            if kept is not None:
+            if kept is not None and not kept.key.startswith(PARKED):  # or it waits for its batch
                 left.append((kept.key, kept.value))
                 self._count(MoveRow(job.queue, what, "moved"))
         self._transit.deliver(left)
@@ -309,7 +320,6 @@ class QueueMover:
 
     def _leaving(self, job: Reservation, pushing: Pushing, what: str, due: float) -> Step:
         """Return the step in which a job leaves its queue."""
-        context = self._source.context
         push = replace(
             push_of(pushing),
             delay=due,
@@ -318,19 +328,43 @@ class QueueMover:
             buried=what == Place.BURIED.value,
         )
         own: list[Operation] = []
-        more: list[Operation] = []
+        group = Group.of(self._source.context, job.queue, pushing.message) if self._apart else None
+        if group is not None:
+            uuid = envelope.uuid(pushing.message) or ""
+            own += [*group.left(group.read(), uuid), *group.no_word(uuid)]
+        if self._parks(pushing):
+            return self._batches.parking(job, own, push, pushing.message)
+        own += self._with_facts(push, pushing, self._transit.again(job))
+        return Step(job, *own[:-1], Delete(), own[-1])
+
+    def _with_facts(self, push: Push, pushing: Pushing, again: str = "") -> list[Operation]:
+        """Return the operations that take a job's facts along; the last keeps all of it."""
+        copies: list[FactCopy] = []
         if self._apart:
-            copies = facts_of(self._source, pushing, job.notes)
-            more += written(copies, self._target)
-            alone = [each for each in copies if not each.key.startswith(SHARED)]
-            own += [Expect(each.key, each.value) for each in alone]
-            own += [Unset(each.key) for each in alone]
-            group = Group.of(context, job.queue, pushing.message)
-            if group is not None:
-                uuid = envelope.uuid(pushing.message) or ""
-                own += [*group.left(group.read(), uuid), *group.no_word(uuid)]
-        kept = self._transit.keeping([push, *more], again=self._transit.again(job))
-        return Step(job, *own, Delete(), kept)
+            parks = self._parks(pushing)
+            copies = facts_of(self._source, pushing, push.notes, with_batch=parks)
+        alone = [each for each in copies if not each.key.startswith(SHARED)]
+        return [
+            *(Expect(each.key, each.value) for each in alone),
+            *(Unset(each.key) for each in alone),
+            self._transit.keeping([push, *written(copies, self._target)], again=again),
+        ]
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def _settle_batches(self) -> None:
+        """Move the batches of which everything that waits is parked; give the others back."""
+
+        def leaving(push: Push) -> list[Operation]:
+            return self._with_facts(push, self._source.context.as_it_is(push.raw, push.queue))
+
+        def moved(push: Push) -> None:
+            self._count(MoveRow(push.queue, _what(push), "moved"))
+
+        def stays(push: Push, why: str) -> None:
+            self._stay(push.queue, push.raw, _what(push), why)
+
+        self._batches.settle(leaving, moved, stays)
 
     def _again(self, job: Reservation, result: Result, what: str, due: float) -> Set | None:
         """Let a job leave whose facts changed meanwhile; give it back if they change again."""
@@ -374,6 +408,10 @@ class QueueMover:
                 return  # it was retried or forgotten
             self._transit.deliver([(kept.key, kept.value)])
         self._count(MoveRow(record.queue, "failed", "moved"))
+
+
+def _what(push: Push) -> str:
+    return "buried" if push.buried else "delayed" if push.delay else "ready"
 
 
 def _named(queue: str, raw: bytes) -> tuple[str, bytes]:

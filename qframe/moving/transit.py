@@ -18,7 +18,11 @@ from typing import Any
 from qframe.connection import Connection
 from qframe.contracts.browsing import Place
 from qframe.contracts.step import (
+    Arrive,
+    Close,
     Expect,
+    Extend,
+    Open,
     Operation,
     Outcome,
     Push,
@@ -43,6 +47,9 @@ AT_ONCE = 100
 """Jobs that are taken, kept and handed over together."""
 _MARK_KEPT = 30 * 86400.0
 """Seconds that the target knows what it has got, and that a move may be broken off."""
+_ARRIVALS = 500
+"""Members of a batch that are counted in one step."""
+_OF_LATCHES = {Open, Extend, Arrive, Close}
 _LEAST = 1.0
 """Seconds that a fact lasts at least which had nearly expired."""
 
@@ -61,7 +68,8 @@ class TransitItem:
     def now(self) -> list[Operation]:
         """Return the operations to apply now: delays and times count from when it left."""
         age = max(0.0, time.time() - self.at)
-        return [self._later(each, age) for each in self.operations]
+        others = (each for each in self.operations if type(each) not in _OF_LATCHES)
+        return [self._later(each, age) for each in others]
 
     def _later(self, each: Operation, age: float) -> Operation:
         if isinstance(each, Push):
@@ -135,6 +143,9 @@ class Transit:
             raise InvalidPayload(f"what is kept as {key} cannot be moved: {error}") from None
 
     def _hand_over(self, items: Sequence[TransitItem]) -> None:
+        for item in items:
+            if isinstance(item.operations[0], Open):
+                self._open(item)
         alone = [item for item in items if self._group(item) is not None]
         rest = [item for item in items if item not in alone] if alone else items
         made = [self._marked(item, item.now()) for item in rest]
@@ -146,6 +157,16 @@ class Transit:
             self._line_up(item)
         for item in items:
             self._finish(item)
+
+    def _open(self, item: TransitItem) -> None:
+        """Make the latch of a batch, with its members: in steps that may be repeated."""
+        apply, made = self._target.backend.apply, item.operations
+        if self._target.backend.read(item.mark) != [None]:
+            return  # its members are there, and go on
+        for kind in (Open, Extend, Arrive, Close):
+            some = [each for each in made if type(each) is kind]
+            for begin in range(0, len(some), _ARRIVALS):
+                apply(Step(None, *some[begin : begin + _ARRIVALS]))
 
     def _marked(self, item: TransitItem, operations: Sequence[Operation]) -> list[Operation]:
         """Return the step of an item: once, and without taking what another job has there."""

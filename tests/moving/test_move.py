@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from qframe import Queueable, QueueManager, batch, chain, dispatch, job_status, manager, send_event
+from qframe import (
+    Flow,
+    Queueable,
+    QueueManager,
+    batch,
+    chain,
+    dispatch,
+    job_status,
+    manager,
+    send_event,
+)
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend
 from qframe.contracts.browsing import Place
@@ -22,6 +32,8 @@ from qframe.contracts.status import State
 from qframe.contracts.step import Bury, Operation, Release, Reservation, Start, Step
 from qframe.exceptions import ConfigurationError
 from qframe.failed.retry import retry
+from qframe.features.base import End
+from qframe.features.reserved import ReservedJob
 from qframe.jobs.registry import Registry
 from qframe.moving import QueueMover
 from qframe.payload.envelope import uuid_of
@@ -114,7 +126,8 @@ def move(queues: QueueManager, *only: str, **options: Any) -> dict[tuple[str, st
 
 
 def is_empty(place: Connection) -> bool:
-    return place.sizes() == Sizes() and place.store.keys("moving:") == []
+    left = [each for prefix in ("moving:", "parked:") for each in place.store.keys(prefix)]
+    return place.sizes() == Sizes() and left == []
 
 
 def do(place: Connection, job: Reservation | None, *operations: Operation) -> None:
@@ -229,6 +242,7 @@ def dying(backends: Sequence[Backend], at: int, patch: pytest.MonkeyPatch) -> No
 def test_wherever_a_move_dies_each_job_runs_once(site: Site) -> None:
     """A worker of each connection runs what it gets before the move is begun again."""
     expected = sorted([*"abc", "unique", *"123", "later", "aside", "g1", "g2", "g3"])
+    expected = sorted([*expected, "b1", "b2", "then"])
     died, at = True, -1
     while died:
         at += 1
@@ -243,6 +257,7 @@ def test_wherever_a_move_dies_each_job_runs_once(site: Site) -> None:
         dispatch(MovedJob(name="later")).delay(60).send()
         for name in ("g1", "g2", "g3"):
             dispatch(MovedInGroup(name=name)).send()
+        batch([MovedJob(name="b1"), MovedJob(name="b2")]).then(MovedJob(name="then")).dispatch()
         RAN.clear()
         with pytest.MonkeyPatch.context() as patch, suppress(Died):
             dying([old.backend, new.backend], at, patch)
@@ -285,7 +300,10 @@ def test_failed_jobs_are_retried_where_they_are_then(site: Site, pair: str) -> N
 def test_what_cannot_move_stays_with_its_reason(site: Site) -> None:
     queues = site()
     old, new = queues.connection("old"), queues.connection("new")
-    batch([MovedJob(name="1"), MovedJob(name="2")]).dispatch()
+    flow = Flow("f")
+    for name in "12":
+        flow.add(MovedJob(name=name))
+    flow.dispatch()
     dispatch(MovedJob(name="x" * 300)).delay(60).send()
     dispatch(MovedJob(name="a")).send()
     new.max_payload = 500
@@ -350,3 +368,37 @@ def test_what_is_kept_of_ended_jobs_and_of_schedules_moves(site: Site, pair: str
     dispatch(MovedJob(name="once")).on_connection("new").once("key", within=3600).send()
     assert new.size() == 0
     assert move(queues) == {("schedule", "stays"): 1}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_batch_moves_as_a_whole(site: Site, pair: str) -> None:
+    queues = site(pair)
+    old, new = queues.connection("old"), queues.connection("new")
+    jobs = [MovedJob(name=name) for name in "1234"]
+    more = [MovedInGroup(name=name) for name in "56"]
+    made = batch([*jobs[:2], jobs[2:], *more]).name("b").then(MovedJob(name="then")).dispatch()
+    done, running = begun(old), begun(old)
+    done.settle(End(State.COMPLETE))
+    assert move(queues) == {("ready", "stays"): 3, ("running", "stays"): 1}
+    assert new.sizes() == Sizes()
+    running.settle(End(State.COMPLETE))
+    assert move(queues) == {("ready", "moved"): 3}
+    assert is_empty(old)
+    batches = new.batches()
+    assert batches is not None
+    found = batches.read(made.id)
+    assert found is not None
+    assert (found.connection, found.name, found.total, found.done) == ("new", "b", 5, 2)
+    drain("new", raises=True)
+    assert sorted(RAN) == [*"3456", "then"]
+    found = batches.read(made.id)
+    assert found is not None
+    assert (found.done, found.is_finished) == (5, True)
+
+
+def begun(place: Connection) -> ReservedJob:
+    """Start the next job."""
+    (job,) = place.reserve([place.default_queue])
+    (result,) = place.backend.apply(job.start_plan())
+    assert result.applied
+    return job

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from qframe import config
 from qframe.contracts.backend import Backend, Capability, Health, Standing, Timing
 from qframe.contracts.browsing import Found, Page, Place, Span
-from qframe.contracts.facts import FactCopy, Latch
+from qframe.contracts.facts import FactCopy, Latch, LatchCopy
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.outbox import Outbox
 from qframe.contracts.queue import Sizes
@@ -263,6 +263,9 @@ class DatabaseBackend(Backend):
 
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         return self._ask(lambda session: self._tables.latches.read(session, key, labels))
+
+    def copy_latch(self, key: str) -> LatchCopy | None:
+        return self._ask(lambda session: self._tables.latches.copy(session, key))
 
     def find_failed(self, uuid: str) -> FailedJob | None:
         return self._ask(lambda session: self._tables.failed.find(session, uuid))

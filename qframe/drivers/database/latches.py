@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import and_, exists, select, tuple_
 
-from qframe.contracts.facts import Latch
+from qframe.contracts.facts import Latch, LatchCopy, first_first
 from qframe.contracts.step import Arrive, Close, Extend, Open, Outcome, Push, Result
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.sql import as_bytes, param, params, upsert
@@ -64,6 +64,7 @@ class Latches:
         )
         self._member = make(select(m.failed).where(member))
         self._labels = make(labels.limit(param("limit")))
+        self._members = make(select(m.number, m.failed, m.label).where(of_latch).order_by(m.number))
         self._clear = make(latches.delete().where(this))
         self._clear_members = make(members.delete().where(of_latch))
         gone = select(m.latch, m.number).join(latches, c.key == m.latch).where(expired(latches))
@@ -159,3 +160,15 @@ class Latches:
         rows = session.run(self._labels, key=key, limit=labels).fetchall() if labels else ()
         seen = tuple(self._text(label) for (label,) in rows)
         return Latch(size, done, failed, bool(closed), first, failed_at, completed_at, seen)
+
+    def copy(self, session: Session, key: str) -> LatchCopy | None:
+        found = session.run(self._seen, key=key, now=session.now).fetchone()
+        if found is None:
+            return None
+        size, _, _, closed, first, _, _, every, ttl = found
+        queue, raw, delay, priority = session.run(self._then, key=key).fetchone()
+        opened = Open(key, Push(queue, as_bytes(raw), delay, priority), every, ttl)
+        rows = session.run(self._members, key=key).fetchall()
+        failed = {number: self._text(label) for number, is_failed, label in rows if is_failed}
+        done = [number for number, is_failed, _ in rows if not is_failed]
+        return LatchCopy(opened, size, bool(closed), done, first_first(failed, first))

@@ -16,7 +16,7 @@ from qframe import forks
 from qframe.contracts import step as op
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.browsing import Found, Page, Place, Span, position
-from qframe.contracts.facts import FactCopy, Latch, in_order
+from qframe.contracts.facts import FactCopy, Latch, LatchCopy, first_first, in_order
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.drivers import levels
@@ -419,6 +419,15 @@ class MemoryBackend(Backend):
     def latch(self, key: str, labels: int = 0) -> Latch | None:
         with guarded, self._lock:
             return latch.seen(labels) if (latch := self._latch(key)) else None
+
+    def copy_latch(self, key: str) -> LatchCopy | None:
+        with guarded, self._lock:
+            latch = self._latch(key)
+            if latch is None:
+                return None
+            first = None if latch.first_failed is None else latch.first_failed[0]
+            failed = first_first(latch.failed, first)
+            return LatchCopy(latch.opened, latch.size, latch.closed, sorted(latch.done), failed)
 
     def find_failed(self, uuid: str) -> FailedJob | None:
         return self._failed.get(uuid)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from qframe.contracts.backend import Timing
-from qframe.contracts.facts import FactCopy, Latch, in_order
+from qframe.contracts.facts import FactCopy, Latch, LatchCopy, first_first, in_order
 from qframe.contracts.failed import FailedJob
+from qframe.contracts.step import Open, Push
+from qframe.drivers.redis import message
 from qframe.drivers.redis.commands import RedisCommand, command
 from qframe.drivers.redis.keys import Keys, escaped
 from qframe.drivers.redis.pool import RedisPool
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from qframe.drivers.redis.connection import Reply
 
 _PAGE = 100
+_BITS = 48
+"""Members in a field of a latch, as in `lua/facts.lua`."""
 
 
 class RedisFacts:
@@ -90,6 +95,30 @@ class RedisFacts:
             tuple(each.partition(b":")[2].decode() for found in named for each in found),
         )  # fmt: skip
 
+    def copy_latch(self, key: str) -> LatchCopy | None:
+        pairs, left, rows = self._ask(
+            command("HGETALL", f"{self.keys.facts}latch:{key}"),
+            command("PTTL", f"{self.keys.facts}latch:{key}"),
+            command("ZRANGE", f"{self.keys.facts}lost:{key}", 0, -1),
+        )
+        fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        if b"size" not in fields or self._is_over(left):
+            return None
+        priority = fields[b"priority"].decode()
+        then = Push(
+            fields[b"queue"].decode(),
+            message.read(fields[b"raw"], b"")[0],
+            float(fields[b"delay"]),
+            int(priority) if priority else None,
+        )
+        opened = Open(key, then, int(fields[b"every"]), float(fields[b"ttl"]))
+        labels = (row.partition(b":") for row in rows)
+        failed = {int(number): label.decode() for number, _, label in labels}
+        first = int(fields[b"first"]) if b"first" in fields else None
+        done = sorted(_members(fields))
+        closed = b"closed" in fields
+        return LatchCopy(opened, int(fields[b"size"]), closed, done, first_first(failed, first))
+
     def find_failed(self, uuid: str) -> FailedJob | None:
         (text,) = self._ask(command("HGET", f"{self.keys.facts}failed", uuid))
         return None if text is None else decoded(text)
@@ -119,6 +148,14 @@ class RedisFacts:
     def count_failed(self) -> int:
         (count,) = self._ask(command("HLEN", f"{self.keys.facts}failed"))
         return int(count)
+
+
+def _members(fields: Mapping[bytes, bytes]) -> Iterator[int]:
+    """Iterate over the members that are done: bits of the fields of a latch."""
+    for name, value in fields.items():
+        if name.startswith(b"bits"):
+            bits, first = int(value), int(name[4:]) * _BITS
+            yield from (first + each for each in range(_BITS) if bits >> each & 1)
 
 
 def _value(text: bytes) -> str:

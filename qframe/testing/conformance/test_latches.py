@@ -7,7 +7,7 @@ import time
 import pytest
 
 from qframe.contracts.backend import Backend, Capability
-from qframe.contracts.facts import Latch
+from qframe.contracts.facts import Latch, LatchCopy
 from qframe.contracts.step import Arrive, Close, Delete, Extend, Open, Outcome, Push, Result, Set
 from qframe.testing.conformance.bench import Bench
 from qframe.testing.conformance.steps import (
@@ -240,3 +240,26 @@ def test_a_latch_may_have_many_members(backend: Backend) -> None:
     apply(backend, None, Close("latch"))
     assert look(backend).done == 2000
     assert drained(backend) == [b"then"]
+
+
+def test_a_latch_is_copied_with_its_members(backend: Backend) -> None:
+    opened = Open("latch", Push(QUEUE, b"then", 7.0, 3), every=5, ttl=1000.0)
+    apply(backend, None, opened)
+    apply(backend, None, Extend("latch", 100))
+    arrivals = [Arrive("latch", number) for number in (0, 47, 48, 99)]
+    failed = [Arrive("latch", number, failed=True, label=f"{number}:\u00e9") for number in (7, 3)]
+    apply(backend, None, *arrivals, *failed)
+    apply(backend, None, Arrive("latch", 7))
+    copy = LatchCopy(opened, 100, closed=False, done=[0, 7, 47, 48, 99], failed={3: "3:\u00e9"})
+    assert backend.copy_latch("latch") == copy
+    apply(
+        backend,
+        None,
+        Arrive("latch", 5, failed=True),
+        Arrive("latch", 1, failed=True),
+        Close("latch"),
+    )
+    closed = backend.copy_latch("latch")
+    assert closed is not None
+    assert (closed.closed, closed.failed) == (True, {3: "3:\u00e9", 5: "", 1: ""})
+    assert backend.copy_latch("none") is None
