@@ -12,6 +12,7 @@ _VERSIONS = {
     "beanstalkd": (("beanstalkd", "-v"), 1),
     "PostgreSQL": (("psql", "--version"), 2),
     "MariaDB": (("mariadb", "--version"), 4),
+    "RabbitMQ": ((*_PACKAGE, "rabbitmq-server"), 0),
     "Laravel": ((*_PACKAGE, "php-laravel-framework"), 0),
     "Pheanstalk": ((*_PACKAGE, "php-pda-pheanstalk"), 0),
     "PHP": (("php", "--version"), 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +13,8 @@ from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Proxy
+from tests.support.rabbitmq_cluster import RabbitmqCluster, RabbitmqNode
+from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisCluster, RedisServer, SentinelGroup, wait_until
 from tests.support.sql_server import USER, SqlServer
 
@@ -57,7 +59,7 @@ class SqliteBackend(Backend):
 class ServerBackend(Backend):
     """A server in a process of its own."""
 
-    server: RedisServer | BeanstalkdServer | SqlServer
+    server: RedisServer | BeanstalkdServer | RabbitmqServer | SqlServer
 
     def proxy(self) -> Proxy:
         """Put a proxy in front of the server."""
@@ -135,6 +137,32 @@ class BeanstalkdBackend(ServerBackend):
         return {
             "delete": b"delete ", "release": b"release ", "push": b"put ", "reserve": b"reserve",
         }  # fmt: skip
+
+
+_NOTICES_SOON = {"driver": "rabbitmq", "heartbeat": 1, "timeout": 3, "connect_timeout": 1}
+
+
+class RabbitmqBackend(ServerBackend):
+    """A RabbitMQ of one node; the facts are in an SQLite file."""
+
+    features = frozenset({"server", "network", "rabbitmq"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server: RabbitmqServer = RabbitmqServer(folder / "rabbitmq").start()
+        self._is_synced = False
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection to the server."""
+        port = proxy.port if proxy else self.server.port
+        return {**_NOTICES_SOON, "url": f"amqp://guest:guest@127.0.0.1:{port}"}
+
+    def kill(self) -> None:
+        """Kill it with signal 9, once it has written down that the queues are there."""
+        if not self._is_synced:
+            self.server.sync()
+            self._is_synced = True
+        super().kill()
 
 
 class SqlBackend(ServerBackend):
@@ -301,11 +329,41 @@ class StandbyBackend(Failover):
         self._primary.close()
 
 
+class RabbitmqClusterBackend(Backend):
+    """A RabbitMQ of three nodes, each in a network of its own; the facts are in an SQLite file."""
+
+    features = frozenset({"nodes"})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._cluster = RabbitmqCluster(folder / "rabbitmq")
+        try:
+            self._cluster.start()
+        except BaseException:
+            self._cluster.close()
+            raise
+
+    @property
+    def nodes(self) -> Sequence[RabbitmqNode]:
+        """The nodes."""
+        return self._cluster.nodes
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection that knows all nodes."""
+        del proxy
+        return {**self._cluster.settings, **_NOTICES_SOON}
+
+    def close(self) -> None:
+        """End all nodes."""
+        self._cluster.close()
+
+
 BACKENDS: dict[str, list[type[Backend]]] = {
     "redis": [RedisBackend, SentinelBackend, ClusterBackend],
     "redis-sentinel": [SentinelBackend],
     "redis-cluster": [ClusterBackend],
     "beanstalkd": [BeanstalkdBackend],
+    "rabbitmq": [RabbitmqBackend, RabbitmqClusterBackend],
     "database": [SqliteBackend],
     "postgres": [PostgresBackend, StandbyBackend],
     "mariadb": [MariadbBackend],

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -22,6 +22,8 @@ from faults.backends import (
     Backend,
     BeanstalkdBackend,
     Failover,
+    RabbitmqBackend,
+    RabbitmqClusterBackend,
     RedisBackend,
     ServerBackend,
     SqlBackend,
@@ -35,6 +37,8 @@ from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.ledger import Fault, Ledger
 from tests.support.process import Process, Project
 from tests.support.proxy import Proxy
+from tests.support.rabbitmq_cluster import RabbitmqNode
+from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -174,6 +178,20 @@ class Site(Project):
         backend = self.backend
         assert isinstance(backend, BeanstalkdBackend)  # noqa: S101 (a scenario says it needs one)
         return backend.server
+
+    @property
+    def rabbitmq(self) -> RabbitmqServer:
+        """The RabbitMQ, where it is one node."""
+        backend = self.backend
+        assert isinstance(backend, RabbitmqBackend)  # noqa: S101 (a scenario says it needs one)
+        return backend.server
+
+    @property
+    def nodes(self) -> Sequence[RabbitmqNode]:
+        """The nodes of a RabbitMQ, where there are several."""
+        backend = self.backend
+        assert isinstance(backend, RabbitmqClusterBackend)  # noqa: S101 (as above)
+        return backend.nodes
 
     @property
     def bad_network(self) -> Proxy:

@@ -191,6 +191,19 @@ def test_every_measure_on_redis_is_reported_and_so_is_who_is_not_here(tmp_path: 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
+def test_every_measure_on_rabbitmq_is_reported(tmp_path: Path) -> None:
+    binary("rabbitmqctl", Path("/usr/lib/rabbitmq/bin"))
+    file = tmp_path / "raw.json"
+    done = run("rabbitmq", "--quick", "--alone", "--json", str(file), cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["rabbitmq"]}
+    assert len(found["drain, 50 at once, one at a time"]["samples"]["ours"]) == 1
+    assert found["dispatch, TaskIQ"]["peer"] == "left out"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_on_beanstalkd_is_reported(tmp_path: Path) -> None:
     binary("beanstalkd")
     file = tmp_path / "raw.json"

@@ -36,29 +36,39 @@ _DEFINITIONS = {
 }
 """The user `weak` may do nothing."""
 _BIN = Path("/usr/lib/rabbitmq/bin")
+_QUICK_TO_NOTICE = "-kernel net_ticktime 8"
+"""Seconds without a sign of life after which a node takes another one for gone."""
 
 
 class RabbitmqServer(ServerProcess):
     """A node of its own, running once `start` is called or the `with` block entered.
 
     It has the management plugin, which costs its start nothing. `config` is the text of its
-    `rabbitmq.conf`, besides its addresses.
+    `rabbitmq.conf`, besides its addresses. With `host` and `namespace` it has that address in that
+    network namespace, and the ports that RabbitMQ has by default.
     """
 
-    def __init__(self, folder: Path, *, config: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, config: str = "", host: str = "", namespace: str = ""
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.port, self.tls_port = free_port(), free_port()
-        self._dist, self._epmd_port = free_port(), free_port()
-        self._name = f"qframe{self.port}@localhost"
+        self._inside = ["ip", "netns", "exec", namespace] if namespace else []
+        if namespace:
+            self.host, self.port, self._management_port = host, 5672, 15672
+            self._dist, self._epmd_port = 25672, 4369
+            self.name = f"qframe@{host}"
+        else:
+            self.port, self._management_port = free_port(), free_port()
+            self._dist, self._epmd_port = free_port(), free_port()
+            self.name = f"qframe{self.port}@localhost"
         self._program = binary("rabbitmq-server", _BIN)
         self._epmd: subprocess.Popen[bytes] | None = None
-        self._management_port = free_port()
         (folder / "plugins").write_text("[rabbitmq_management].\n")
         (folder / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            f"listeners.tcp.1 = {self.host}:{self.port}\n"
             f"load_definitions = {folder}/definitions.json\n"
-            f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self._management_port}\n"
+            f"management.tcp.ip = {self.host}\nmanagement.tcp.port = {self._management_port}\n"
             f"log.console = false\n{config}\n"
         )
         (folder / "definitions.json").write_text(json.dumps(_DEFINITIONS))
@@ -72,7 +82,7 @@ class RabbitmqServer(ServerProcess):
 
     def url_of(self, user: str = "guest:guest", vhost: str = "%2F") -> str:
         """Give the URL of a user, as user:password, and a vhost."""
-        return f"amqp://{user}@127.0.0.1:{self.port}/{vhost}"
+        return f"amqp://{user}@{self.host_and_port}/{vhost}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -82,7 +92,7 @@ class RabbitmqServer(ServerProcess):
     @property
     def management(self) -> str:
         """The URL of its management plugin, without a user."""
-        return f"http://127.0.0.1:{self._management_port}"
+        return f"http://{self.host}:{self._management_port}"
 
     @property
     def _environment(self) -> Mapping[str, str]:
@@ -91,7 +101,7 @@ class RabbitmqServer(ServerProcess):
             **os.environ,
             "HOME": str(folder),
             "ERL_EPMD_PORT": str(self._epmd_port),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_ADDRESS": self.host,
             "RABBITMQ_ALLOW_INPUT": "1",  # then its shell script becomes the node
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
@@ -99,25 +109,36 @@ class RabbitmqServer(ServerProcess):
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_MNESIA_BASE": str(folder / "data"),
-            "RABBITMQ_NODENAME": self._name,
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput +sbwt none",
+            "RABBITMQ_NODENAME": self.name,
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"-noinput +sbwt none {_QUICK_TO_NOTICE}",
+            "RABBITMQ_USE_LONGNAME": "true" if self._inside else "false",
         }
 
     # -- its life -------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Start it, on the data there is in its folder, and wait until it answers."""
+        self.begin()
+        try:
+            return self.wait_until_up()
+        except BaseException:
+            self.kill()
+            raise
+
+    def begin(self) -> None:
+        """Start it, on the data there is in its folder."""
         assert not self.alive(), "it runs already"
         if self._epmd is None or self._epmd.poll() is not None:
+            words = ["-port", str(self._epmd_port), "-address", self.host]
             self._epmd = subprocess.Popen(
-                [binary("epmd"), "-port", str(self._epmd_port), "-address", "127.0.0.1"],
+                [*self._inside, binary("epmd"), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
         with (self.folder / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [str(_BIN / "rabbitmq-server")],
+                [*self._inside, str(_BIN / "rabbitmq-server")],
                 cwd=self.folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -125,19 +146,15 @@ class RabbitmqServer(ServerProcess):
                 stderr=output,
             )
         self._stopped = False
-        try:
-            self._wait_until_it_answers()
-        except BaseException:
-            self.kill()
-            raise
-        return self
 
-    def _wait_until_it_answers(self) -> None:
+    def wait_until_up(self) -> Self:
+        """Wait until it answers."""
         deadline = time.monotonic() + PATIENCE
         while not self._answers():
             assert self.alive(), f"RabbitMQ ended at once:\n{self.output}"
             assert time.monotonic() < deadline, f"RabbitMQ did not start:\n{self.output}"
             time.sleep(0.05)
+        return self
 
     def _answers(self) -> bool:
         with suppress(OSError, amqp.AMQPError), self.client():
@@ -166,8 +183,9 @@ class RabbitmqServer(ServerProcess):
     @contextmanager
     def client(self, vhost: str = "/") -> Iterator[Any]:
         """Give a channel of a plain client, closed afterwards."""
-        address = f"127.0.0.1:{self.port}"
-        connection = amqp.Connection(address, virtual_host=vhost, connect_timeout=PATIENCE)
+        connection = amqp.Connection(
+            self.host_and_port, virtual_host=vhost, connect_timeout=PATIENCE
+        )
         connection.connect()
         try:
             yield connection.channel()
@@ -178,7 +196,7 @@ class RabbitmqServer(ServerProcess):
     def ctl(self, *words: str) -> str:
         """Run a command of `rabbitmqctl`, which takes some seconds."""
         done = subprocess.run(
-            [str(_BIN / "rabbitmqctl"), "-q", "-n", self._name, *words],
+            [*self._inside, str(_BIN / "rabbitmqctl"), "-q", "-n", self.name, *words],
             env=self._environment,
             capture_output=True,
             check=True,
@@ -196,6 +214,13 @@ class RabbitmqServer(ServerProcess):
         A quorum queue declared just before it is killed does not answer afterwards.
         """
         self.evaluate("[dets:sync(Table) || Table <- dets:all()].")
+
+    def close_connections(self) -> None:
+        """Close all connections to it."""
+        self.evaluate(
+            '[rabbit_networking:close_connection(Pid, "closed by the tests") '
+            "|| Pid <- rabbit_networking:connections()]."
+        )
 
     def delete(self, *queues: str) -> None:
         """Delete queues, with what is in them."""

@@ -64,6 +64,7 @@ def socket_path(folder: Path, name: str) -> Path:
 class ServerProcess(ABC):
     """The process of a server on a port of loopback, ended by its own pid; a subclass starts it."""
 
+    host = "127.0.0.1"
     port: int
 
     def __init__(self) -> None:
@@ -89,12 +90,12 @@ class ServerProcess(ABC):
     @property
     def address(self) -> tuple[str, int]:
         """The host and port it is reached at."""
-        return "127.0.0.1", self.port
+        return self.host, self.port
 
     @property
     def host_and_port(self) -> str:
         """The address as one word."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:

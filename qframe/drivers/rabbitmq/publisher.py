@@ -92,7 +92,8 @@ class Publisher(RabbitmqConnection):
     def _send(self, messages: Sequence[BrokerMessage]) -> None:
         """Send messages and await their confirms; those refused are sent again.
 
-        A queue that is just being declared, or is choosing its leader, refuses for a moment.
+        A queue that is just being declared, or is choosing its leader, refuses for a moment. An old
+        channel goes on asking the old leader, so another one is opened.
         """
         ends = time.monotonic() + limited(self.settings.timeout)
         while messages:
@@ -102,6 +103,7 @@ class Publisher(RabbitmqConnection):
             if messages and time.monotonic() + _PAUSE > ends:
                 raise NotConfirmed(f"{self.where} refused to keep a message (basic.nack)")
             if messages:
+                self.drop()
                 time.sleep(_PAUSE)
 
     def _send_once(self, messages: Sequence[BrokerMessage], ends: float) -> None:

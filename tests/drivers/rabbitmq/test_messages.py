@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import Release
+from qframe.contracts.step import Outcome, Release
+from qframe.drivers.broker.message import BrokerMessage
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
+from qframe.drivers.rabbitmq.publisher import Publisher
 from qframe.exceptions import InvalidQueueName, PayloadTooLarge
 from tests.drivers.broker.acts import begin, do, push, taken
 from tests.drivers.rabbitmq.conftest import Connect
+from tests.support.process import wait_for
 from tests.support.rabbitmq_server import RabbitmqServer
 
 
@@ -139,6 +143,43 @@ def test_what_is_ready_is_counted_and_purged(backend: RabbitmqBackend, connect: 
 def test_many_messages_are_confirmed_together(backend: RabbitmqBackend) -> None:
     push(backend, *(b"%d" % number for number in range(1200)))
     assert backend.sizes("default").ready == 1200
+
+
+def test_a_message_that_was_refused_is_sent_again_on_another_channel(
+    backend: RabbitmqBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One opened before goes on asking the queue's old leader."""
+    push(backend, b"0")
+    plain, channels = Publisher._send_once, list[object]()
+
+    def refused_once(self: Publisher, messages: Sequence[BrokerMessage], ends: float) -> None:
+        channels.append(self.open())
+        if len(channels) == 1:
+            self._refused = [*messages]
+        else:
+            plain(self, messages, ends)
+
+    monkeypatch.setattr(Publisher, "_send_once", refused_once)
+    push(backend, b"1")
+    assert channels[0] is not channels[1]
+    assert backend.sizes("default").ready == 2
+
+
+def test_jobs_are_taken_together_and_no_more_than_asked_for(
+    backend: RabbitmqBackend, connect: Connect
+) -> None:
+    push(backend, *(b"%d" % number for number in range(30)))
+    push(backend, b"low", queue="low")
+    jobs, _ = backend.reserve(["default", "low"], 20)
+    assert [each.raw_body for each in jobs] == [b"%d" % number for number in range(20)]
+    assert connect().sizes("default").ready == 10
+    done = [each.delete() for each in jobs]
+    more, results = backend.reserve(["default", "low"], 20, first=[*done, done[0]])
+    assert [each.outcome for each in results] == [Outcome.APPLIED] * 20 + [Outcome.LOST]
+    assert [each.raw_body for each in more][-2:] == [b"29", b"low"]
+    backend.close()
+    again_there = connect()
+    wait_for(lambda: again_there.sizes("default").ready == 10, "what was held")
 
 
 def test_a_queue_that_somebody_deleted_is_declared_again(

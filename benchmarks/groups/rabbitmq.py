@@ -1,0 +1,153 @@
+"""One worker process on RabbitMQ beside Celery's, Dramatiq's and TaskIQ's."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import environments, report
+from benchmarks.peers.sides import DRAMATIQ, QUIET_CELERY, TASKIQ, TASKIQ_TUNED
+from benchmarks.places import NotHereError, Place, Side, producing
+from benchmarks.plan import Plan
+from benchmarks.rows import Row, alternated, compared, per_second
+from benchmarks.said import versions
+from tests.support.rabbitmq_server import RabbitmqServer
+
+TITLE = "RabbitMQ, one worker process, no-op jobs; all sides on one private server of one node"
+
+_SAFE = {"BENCH_SAFE": "yes"}
+_QUEUES = ("qframe.default", "celery", "default", "default.DQ", "default.XQ", "taskiq")
+"""What the sides leave behind."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Peer:
+    """One peer. One that is not `safe` may lose jobs, or acks them before they run."""
+
+    name: str
+    module: str
+    worker: tuple[str, ...]
+    environment: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    safe: bool = True
+
+    def side(self, url: str) -> Side:
+        """Give the side it takes; raises `NotHereError` where its packages cannot be had."""
+        module = f"benchmarks.peers.{self.module}"
+        return Side(
+            self.name,
+            producing(module),
+            tuple(word.replace("APP", module) for word in self.worker),
+            environment={"BENCH_RABBITMQ": url, "BENCH_TUNED": "yes", **self.settings},
+            programs=environments.programs(self.environment),
+            stopped=False,
+        )
+
+
+_CELERY = ("celery_rabbitmq", (*QUIET_CELERY, "-P", "solo", "-c", "1"), "celery")
+_DRAMATIQ = ("dramatiq_rabbitmq", (*DRAMATIQ, "-t", "8", "APP"), "dramatiq_rabbitmq")
+_PEERS = (
+    _Peer("Celery, solo, as it comes: no confirms, acks early", *_CELERY, safe=False),
+    _Peer("Celery, solo", *_CELERY, _SAFE),
+    _Peer("Dramatiq, 8 threads, as it comes: no confirms", *_DRAMATIQ, safe=False),
+    _Peer("Dramatiq, 8 threads", *_DRAMATIQ, _SAFE),
+    _Peer(
+        "TaskIQ",
+        "taskiq_rabbitmq",
+        (*TASKIQ, *TASKIQ_TUNED),
+        "taskiq_rabbitmq",
+    ),
+)
+_AT_ONCE = 50
+
+
+@dataclass(slots=True)
+class _Rates:
+    """What was measured of a side in each round."""
+
+    sent: list[float] = field(default_factory=list)
+    drained: list[float] = field(default_factory=list)
+
+
+def _ours(url: str, *more: str) -> Side:
+    return Side(
+        "qframe",
+        producing("benchmarks.apps.qframe_producer"),
+        ("qframe", "work", "rabbitmq", "--quiet", *more),
+        files={
+            "qframe.toml": 'default = "rabbitmq"\njobs = ["benchmarks.apps.qframe_jobs"]\n'
+            f'[connections.rabbitmq]\ndriver = "rabbitmq"\nurl = "{url}"\nprefix = "qframe."\n'
+        },
+    )
+
+
+def facts() -> dict[str, str]:
+    """Name the versions compared."""
+    pinned = {
+        name: environments.pinned(of)[name]
+        for name, of in (
+            ("celery", "celery"),
+            ("dramatiq", "dramatiq_rabbitmq"),
+            ("taskiq-aio-pika", "taskiq_rabbitmq"),
+        )
+    }
+    return {**versions("RabbitMQ"), **report.installed("amqp", "pydantic"), **pinned}
+
+
+def rows(plan: Plan) -> list[Row]:
+    """Dispatch one by one, and drain; each side once a round, we first or last."""
+    with (
+        tempfile.TemporaryDirectory(prefix="qframe-bench-rabbitmq-") as folder,
+        RabbitmqServer(Path(folder)) as server,
+    ):
+        return _measured(plan, server)
+
+
+def _measured(plan: Plan, server: RabbitmqServer) -> list[Row]:
+    one, many = _ours(server.url), _ours(server.url, "--concurrency", str(_AT_ONCE))
+    missing: dict[_Peer, str] = {}
+    sides: dict[_Peer | str, Side] = {"one": one, "many": many}
+    for peer in _PEERS:
+        try:
+            if plan.alone:
+                raise NotHereError("left out")
+            sides[peer] = peer.side(server.url)
+        except NotHereError as error:
+            missing[peer] = str(error)
+    found: dict[_Peer | str, _Rates] = defaultdict(_Rates)
+    jobs = max(20, plan.jobs // 5)
+    for each in alternated([*sides], plan.rounds):
+        with _place(server, sides[each]) as place:
+            found[each].sent.append(place.produce("many", jobs))
+            found[each].drained.append(place.drain(jobs).rate)
+    us, crowd = found["one"], found["many"]
+    table = [
+        compared(f"drain, {_AT_ONCE} at once, one at a time", crowd.drained, us.drained, per_second)
+    ]
+    for peer in _PEERS:
+        if peer in missing:
+            table += [
+                Row(f"{what}, {peer.name}", "", missing[peer]) for what in ("drain", "dispatch")
+            ]
+            continue
+        drained, sent = (3, 1.5) if peer.safe else (None, None)
+        rates = found[peer]
+        name = f"drain, {_AT_ONCE} at once, {peer.name}"
+        table += [
+            compared(f"drain, {peer.name}", us.drained, rates.drained, per_second),
+            compared(name, crowd.drained, rates.drained, per_second, at_least=drained),
+            compared(f"dispatch, {peer.name}", us.sent, rates.sent, per_second, at_least=sent),
+        ]
+    return table
+
+
+@contextlib.contextmanager
+def _place(server: RabbitmqServer, side: Side) -> Iterator[Place]:
+    """Give a place for a side, with nothing else on the server."""
+    server.delete(*_QUEUES)
+    with Place(side) as place:
+        yield place

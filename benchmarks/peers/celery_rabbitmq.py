@@ -1,0 +1,48 @@
+"""Celery's jobs on RabbitMQ; no results are kept.
+
+With `BENCH_SAFE` it confirms what it publishes, and acks after the job, as we do; without it, it
+does as it comes.
+"""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from benchmarks.apps import effects
+from benchmarks.apps.producing import Producer
+from benchmarks.peers import RABBITMQ, SAFE, TUNED
+
+app = Celery("bench", broker=RABBITMQ)
+app.conf.update(
+    task_ignore_result=True,
+    worker_prefetch_multiplier=64 if TUNED else 4,
+    task_acks_late=SAFE,
+    broker_transport_options={"confirm_publish": SAFE},
+)
+
+
+def _append() -> None:
+    effects.write_byte()
+
+
+def _since(moment: float) -> None:
+    effects.write_since(moment)
+
+
+append = app.task(name="append")(_append)
+since = app.task(name="since")(_since)
+
+
+class CeleryProducer(Producer):
+    """Dispatches as Celery's users do."""
+
+    def dispatch(self) -> None:
+        """Queue one no-op job."""
+        append.delay()
+
+    def dispatch_since(self, moment: float, delay: float) -> None:
+        """Queue a job that notes the time since `moment`."""
+        since.apply_async((moment,), countdown=delay or None)
+
+
+PRODUCER = CeleryProducer
