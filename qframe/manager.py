@@ -52,6 +52,8 @@ _DRIVERS = {
     "sqs": "sqs.backend:SqsBackend",
     "memory": "memory.backend:MemoryBackend",
     "sync": "sync:SyncBackend",
+    "deferred": "sync:DeferredBackend",
+    "background": "sync:BackgroundBackend",
     "null": "null:NullBackend",
 }
 """The drivers that come with qframe, below `qframe.drivers`."""
@@ -181,7 +183,7 @@ class QueueManager:
     def failed_store(self, connection: str | None = None) -> FailedStore:
         """Return the failed jobs of a connection. Raises `ConfigurationError` if it keeps none."""
         found = self.connection(connection)
-        if Capability.RESERVE not in found.capabilities and self.settings.failed.driver != "null":
+        if self.settings.failed.driver != "null" and not _keeps_failed(self.backend(found.name)):
             raise ConfigurationError(f"the connection {found.name!r} keeps no failed jobs")
         return found.failed
 
@@ -288,7 +290,7 @@ class QueueManager:
             return own
         facts = self._keeper("store", "a store", self.settings.store.driver, own)
         failed: Opened = NullBackend()
-        if self.settings.failed.driver != "null" and Capability.RESERVE in own.capabilities:
+        if self.settings.failed.driver != "null" and _keeps_failed(own):
             failed = self._keeper("failed", "failed jobs", self.settings.failed.driver, own)
         if facts is failed is own and Capability.JOINT in own.capabilities:
             return own
@@ -362,6 +364,10 @@ class QueueManager:
                 events.listen(kind)(listener)
         if self.settings.otel.enabled:
             otel.configure(self.settings.otel)
+
+
+def _keeps_failed(backend: Backend) -> bool:
+    return backend.keeps_failed or Capability.RESERVE in backend.capabilities
 
 
 def _signer(settings: Settings) -> Signer | None:

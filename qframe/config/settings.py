@@ -43,7 +43,10 @@ PREFIX = "QFRAME_"
 file_values: ContextVar[dict[str, Any]] = ContextVar("qframe_file_values")
 """The contents of the file, while `load` builds the settings."""
 
-BUILT_IN = ("database", "redis", "beanstalkd", "rabbitmq", "sqs", "sync", "null", "memory")
+BUILT_IN = (
+    "database", "redis", "beanstalkd", "rabbitmq", "sqs", "sync", "deferred", "background",
+    "null", "memory",
+)  # fmt: skip
 """The drivers that come with qframe; each has a connection of its name."""
 
 

@@ -155,6 +155,8 @@ class Backend(Browsing, FactReading, Transactional, Migratable, ABC):
     """Seconds after which an idle worker checks for a pause or restart at the latest."""
     has_one_writer: bool = False
     """Whether an open transaction that has written blocks all other writers (SQLite)."""
+    keeps_failed: ClassVar[bool] = False
+    """Whether failed jobs are recorded although no worker takes any."""
     needs_facts: ClassVar[bool] = False
     """Whether the constructor takes, third, a function that returns the backend of its facts."""
     needs_backends: ClassVar[bool] = False

@@ -16,7 +16,9 @@ from qframe.contracts.identity import JobId, job_id
 from qframe.contracts.transaction import AsyncTransaction, run_in
 from qframe.dispatch import lost, pusher
 from qframe.dispatch.after_commit import open_for
+from qframe.dispatch.background import BackgroundConnection
 from qframe.dispatch.calls import Apply, Call
+from qframe.dispatch.deferred import run_at_end
 from qframe.dispatch.handed import Handed, report_unraised
 from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.sender import send, send_from_thread
@@ -349,7 +351,7 @@ def flush() -> None:
 
 @atexit.register
 def send_dropped() -> None:
-    """Push all unsent drafts: the process ends."""
+    """Push all unsent drafts, and run deferred jobs: the process ends."""
     ended = True
     while own := [draft for draft in list(unsent) if draft.pid == process.own.pid]:
         for draft in own:
@@ -361,6 +363,7 @@ def send_dropped() -> None:
                     _report(draft, BackendUnavailable("the push of another one does not end"))
     if ended:
         pusher.wait(everything=True)  # also for pushes that had begun
+    run_at_end()
     report_unraised()
 
 
@@ -396,6 +399,8 @@ def _drop_in_open(draft: Draft) -> None:
 def _done_here(draft: Draft) -> bool:
     if draft.is_faked:  # no event loop has to wait for a fake
         return True
+    if isinstance(draft.connection, BackgroundConnection):  # a process takes time to start
+        return False
     may_run = not guard.busy() and not execution.on_a_running_loop()
     return isinstance(draft.connection, SyncConnection) and may_run
 

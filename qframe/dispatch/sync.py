@@ -63,14 +63,14 @@ class SyncConnection(Connection):
             return other.push_envelope(job, made, queue, delay)
         if delay and not self._warned:
             self._warned = True
-            log.warning("the connection %r runs jobs at once: a delay is ignored", self.name)
+            log.warning("the connection %r keeps no jobs: a delay is ignored", self.name)
         waiting: deque[Push] = deque()
         with sending(self):
             pushing = self.pushing(job, made, queue, delay)
             with _later(waiting):
                 holder = self.context.push(pushing)
         self.fire_dispatched(job, pushing, holder)
-        self._work_off(waiting, type(ours))
+        self.go_on(waiting, type(ours))
         return job_id(holder or made.uuid, job)
 
     def run(self, job: Dispatchable, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 (what the job gives)
@@ -90,7 +90,7 @@ class SyncConnection(Connection):
         with sending(self):
             pushing = self.pushing(job, made, None, 0)
         self.fire_dispatched(job, pushing, "")
-        return self._work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
+        return self.work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
 
     def gather(self, queue: str | None) -> BulkPush:
         """Return a bulk that runs jobs one after the other."""
@@ -107,11 +107,19 @@ class SyncConnection(Connection):
         """Run what was pushed, now or after the step that pushes it."""
         waiting = _waiting.get()
         if waiting is None:
-            self._work_off(deque([push]))
+            self.go_on(deque([push]))
         else:
             waiting.append(push)
 
-    def _work_off(self, waiting: deque[Push], first: type[JobDefinition] | None = None) -> Any:  # noqa: ANN401 (what the first job gives)
+    def go_on(self, waiting: deque[Push], first: type[JobDefinition] | None = None) -> None:
+        """Run what a dispatch has pushed; `first` is the class of the first job, if known."""
+        self.work_off(waiting, first)
+
+    def find_class(self, name: str) -> type[JobDefinition]:
+        """Return a class by a name that this process has not defined. Raises `UnknownJob`."""
+        raise UnknownJob(f"{name} is not defined in this process")
+
+    def work_off(self, waiting: deque[Push], first: type[JobDefinition] | None = None) -> Any:  # noqa: ANN401 (what the first job gives)
         """Run jobs in turn, each followed by what its end pushes. Returns the first one's result.
 
         In the end it raises the exception of the first job or of a link of its chain.
@@ -166,7 +174,7 @@ class SyncConnection(Connection):
         events.fire(events.JobProcessing, job)
         instance = None
         try:
-            instance = _made(job, job_class)
+            instance = self._made(job, job_class)
             result = execution.perform(instance, self.middleware(), self.hooks)
         except BaseException as error:
             if isinstance(error, DontHandle):
@@ -186,6 +194,15 @@ class SyncConnection(Connection):
         events.fire(events.JobProcessed, job, time.monotonic() - began)
         events.fire(events.JobAttempted, job, None)
         return result
+
+    def _made(self, job: ReservedJob, job_class: type[JobDefinition] | None) -> JobDefinition:
+        """Make a job from its payload. Raises `UnknownJob` or `InvalidArguments`."""
+        name = envelope.job_name(job.payload)
+        job_class = job_class or index.get(name) or defined_in_main(name) or own_job(name)
+        job_class = job_class or self.find_class(name)
+        instance = job_class.from_data(job.data_for(job_class))
+        object.__setattr__(instance, "_reserved", job)  # also on a frozen job
+        return instance
 
 
 class _SyncPush(OneByOne):
@@ -231,17 +248,6 @@ def _later(waiting: deque[Push]) -> Iterator[None]:
         yield
     finally:
         _waiting.reset(token)
-
-
-def _made(job: ReservedJob, job_class: type[JobDefinition] | None) -> JobDefinition:
-    """Make a job from its payload. Raises `UnknownJob` or `InvalidArguments`."""
-    name = envelope.job_name(job.payload)
-    job_class = job_class or index.get(name) or defined_in_main(name) or own_job(name)
-    if job_class is None:
-        raise UnknownJob(f"{name} is not defined in this process")
-    instance = job_class.from_data(job.data_for(job_class))
-    object.__setattr__(instance, "_reserved", job)  # also on a frozen job
-    return instance
 
 
 def _fail(

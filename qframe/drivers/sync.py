@@ -1,4 +1,4 @@
-"""The sync driver: runs the job of a pushed message at once, in the process that pushed it."""
+"""The drivers that run a job without a worker: at once, deferred, or in the background."""
 
 from __future__ import annotations
 
@@ -49,6 +49,30 @@ class SyncBackend(Backend):
 
     def check(self) -> Health:
         return Health("runs each job in the process that dispatches it")
+
+
+class DeferredBackend(SyncBackend):
+    """As `sync`, but the job runs after the response, or at the end of the process."""
+
+    keeps_failed = True
+
+    def described(self) -> str:
+        return "deferred"
+
+    def check(self) -> Health:
+        return Health("runs each job in this process, after the response or at its end")
+
+
+class BackgroundBackend(SyncBackend):
+    """As `sync`, but the job runs in a process of its own."""
+
+    keeps_failed = True
+
+    def described(self) -> str:
+        return "background"
+
+    def check(self) -> Health:
+        return Health("runs each job in a process of its own")
 
 
 class SyncJob(Reservation):

@@ -56,7 +56,7 @@ def test_a_delay_is_ignored_with_one_warning(
         queue.later(30, Told(number=2))
     assert Told.notes == [1, 2]
     assert [record.message for record in caplog.records if "delay" in record.message] == [
-        "the connection 'sync' runs jobs at once: a delay is ignored"
+        "the connection 'sync' keeps no jobs: a delay is ignored"
     ]
 
 

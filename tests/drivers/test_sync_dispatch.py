@@ -132,7 +132,7 @@ def test_a_delay_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -
     assert ran.count("handle 1") == 3
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "'sync' runs jobs at once: a delay is ignored" in record.getMessage()
+    assert "'sync' keeps no jobs: a delay is ignored" in record.getMessage()
 
 
 def test_release_raises_and_the_job_fails_with_that() -> None:
