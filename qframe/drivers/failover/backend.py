@@ -18,7 +18,7 @@ from typing import TypeVar
 from qframe.contracts.backend import Backend, Capability, Health
 from qframe.contracts.browsing import Found, Page, Place, Span, position
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import APPLIED, LOST, Push, Renew, Reservation, Result, Start, Step
+from qframe.contracts.step import APPLIED, Push, Renew, Reservation, Result, Step
 from qframe.drivers.failover.doubts import KEPT_FOR, KEY, open_doubts
 from qframe.drivers.failover.member import Member, left_alone
 from qframe.drivers.failover.settings import FailoverSettings
@@ -90,10 +90,10 @@ class FailoverBackend(Backend):
         """
         try:
             return member.ask_if_up(lambda backend: backend.apply(*steps))
-        except BackendUnavailable:
+        except BackendUnavailable as error:
             if any(type(each) is Renew for step in steps for each in step.operations):
                 raise
-        return [_not_now(member, step) for step in steps]
+            return [member.tell_later(step, in_doubt=error.in_doubt) for step in steps]
 
     def _push(self, steps: Sequence[Step]) -> list[Result]:
         began = self.clock()
@@ -166,7 +166,8 @@ class FailoverBackend(Backend):
                 found, answers = member.reserve(queues, limit - len(jobs), steps)
             except BackendUnavailable as raised:
                 error = error or raised
-                answers, found = [_not_now(member, step) for step in steps], []
+                found = []
+                answers = [member.tell_later(step, in_doubt=raised.in_doubt) for step in steps]
             jobs += found
             results += answers
         if not jobs and (error or not turns) and not any(not each.error for each in self._members):
@@ -350,14 +351,6 @@ class FailoverBackend(Backend):
 def _giver(step: Step) -> str:
     """Return the member that gave the reservation of a step; "" if it is about none."""
     return "" if step.reservation is None else step.reservation.came_from
-
-
-def _not_now(member: Member, step: Step) -> Result:
-    """Return the result of a step about a job of a member that does not answer."""
-    if type(step.operations[0]) is Start:
-        return LOST
-    member.tell_later(step)
-    return APPLIED
 
 
 def _uuid(raw: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""Member: one connection of a failover, whether it answers, and the ends that it has not got."""
+"""Member: one connection of a failover, whether it answers, and what it is to be told later."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from qframe import events
+from qframe import events, forks
 from qframe.contracts.backend import Backend
-from qframe.contracts.step import Reservation, Result, Step
+from qframe.contracts.step import APPLIED, LOST, Release, Reservation, Result, Start, Step
 from qframe.exceptions import BackendUnavailable, BackendUnusable
 from qframe.payload import tracebacks
 
@@ -37,8 +37,9 @@ class Member:
         self._down_since = 0.0
         self._down_until = 0.0
         self._empty_until = 0.0
-        self._ends: deque[Step] = deque()
-        """The ends of jobs that it could not be told."""
+        self._later: deque[tuple[Step, bool]] = deque()
+        """What it could not be told about jobs, and whether it may have been all the same."""
+        self._turning = forks.lock()
 
     @property
     def is_up(self) -> bool:
@@ -51,13 +52,13 @@ class Member:
         return time.monotonic() < self._empty_until
 
     def ask(self, call: Callable[[Backend], T]) -> T:
-        """Call its backend, after telling it the ends that it has not got.
+        """Call its backend, after telling it what it could not be told before.
 
         Raises `BackendUnavailable`, whose `in_doubt` says whether this call may have been applied.
         """
         began = time.monotonic()
         try:
-            self._send_ends()
+            self._send_kept()
         except BackendUnavailable as error:
             self._failed(error, began)
             error.in_doubt = False
@@ -88,29 +89,42 @@ class Member:
         self._empty_until = 0.0 if jobs else time.monotonic() + _GLANCE
         return jobs, results
 
-    def tell_later(self, step: Step) -> None:
-        """Keep the end of a job until the backend answers; its fence may refuse it then."""
-        self._ends.append(step)
+    def tell_later(self, step: Step, *, in_doubt: bool) -> Result:
+        """Keep a step that the backend did not answer until it does. Returns its result for now.
 
-    def _send_ends(self) -> None:
-        while self._ends:
+        An end counts as applied; its fence may refuse it then. No job starts: if it may have, it
+        is given back later, uncounted.
+        """
+        first = step.operations[0]
+        if type(first) is not Start:
+            self._later.append((step, in_doubt))
+            return APPLIED
+        if in_doubt:
+            again = Step(step.reservation, Start(first.lease))  # which counts once
+            back = Step(step.reservation, Release(front=True, counted=False))
+            self._later.extend(((again, True), (back, True)))
+        return LOST
+
+    def _send_kept(self) -> None:
+        while self._later:
             try:
-                step = self._ends.popleft()
+                step, in_doubt = self._later.popleft()
             except IndexError:  # another thread sends it
                 return
             try:
                 (result,) = self.backend.apply(step)
             except BaseException:
-                self._ends.appendleft(step)
+                self._later.appendleft((step, in_doubt))
                 raise
-            if not result.of_end(unanswered=True).applied:
+            if result.lost and not in_doubt:
                 log.warning("%s: the end of %r came too late", self.name, step.reservation)
 
     # -- up and down ------------------------------------------------------------------------------
 
     def _failed(self, error: BackendUnavailable, began: float) -> None:
         now = time.monotonic()
-        was_up, self.error = self.error is None, error
+        with self._turning:
+            was_up, self.error = self.error is None, error
         self._down_until = now + max(self._retry_after, (now - began) * _TIMES_AS_LONG)
         if was_up:
             self._down_since = now
@@ -118,7 +132,11 @@ class Member:
             events.fire(events.QueueFailedOver, self.of, self.name, error)
 
     def _answers(self) -> None:
-        seconds, self.error = time.monotonic() - self._down_since, None
+        with self._turning:
+            was_down, self.error = self.error is not None, None
+        if not was_down:  # another thread has said so
+            return
+        seconds = time.monotonic() - self._down_since
         log.info("%s: %s is back after %.0f s", self.of, self.name, seconds)
         events.fire(events.QueueFailedBack, self.of, self.name, seconds)
 
