@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability, Health
+from qframe.drivers.failover.settings import FailoverSettings
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import definition
 from qframe.manager import QueueManager
@@ -44,6 +46,8 @@ def of_connection(queues: QueueManager, connection: Connection, health: Health) 
     texts = [*health.warnings, *_of_long_jobs(queues, connection, health.longest_job)]
     if connection.name == queues.settings.outbox.connection:
         texts += _of_outbox(queues)
+    if isinstance(connection.settings, FailoverSettings):
+        texts += _of_failover(queues, connection.settings)
     if Capability.RESERVE in connection.capabilities and connection.retry_after < _SHORT_LEASE:
         texts.append(
             f"retry_after = {connection.retry_after:g} is short: a job that holds the interpreter "
@@ -53,6 +57,22 @@ def of_connection(queues: QueueManager, connection: Connection, health: Health) 
         refused = [each for each in ScheduleRows(queues).summaries(connection) if each.refused]
         texts += [_REFUSED % (one_line(each.name, 150), each.refused) for each in refused[:MOST]]
     return [Unsafe(connection.name, text) for text in texts]
+
+
+def _of_failover(queues: QueueManager, settings: FailoverSettings) -> Iterator[str]:
+    place = queues.settings.store.driver
+    if place == "auto":
+        yield (
+            "no [store] is set: it and a worker of one of its connections look for locks, chains "
+            "and pushes in doubt in different places"
+        )
+    store = "database" if place == "auto" else place
+    on_servers = any(queues.backend(each).path() is None for each in settings.connections)
+    if on_servers and queues.backend(store).path() is not None:
+        yield (
+            f"the store {store!r} is a file of this host: a job whose push was in doubt may run "
+            "once on each host"
+        )
 
 
 def of_schedule(schedule: Schedule) -> list[Unsafe]:

@@ -23,7 +23,9 @@ from qframe import (
     job_status,
     manager,
 )
+from qframe.config import PlaceSettings
 from qframe.connection import Connection
+from qframe.contracts.backend import Health
 from qframe.contracts.browsing import Place
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import State
@@ -31,6 +33,7 @@ from qframe.drivers.failover.backend import FailoverBackend
 from qframe.drivers.failover.doubts import may_start, open_doubts
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.failed.retry import retry
+from qframe.operations import unsafe
 from tests.support.process import wait_for
 from tests.support.proxy import Mode, Proxy
 from tests.support.redis_server import RedisServer
@@ -344,6 +347,15 @@ def test_what_waits_is_counted_listed_and_cancelled_on_both(shop: Shop) -> None:
     assert "redis: " in shop.both.backend.check().warnings[0]
     with pytest.raises(BackendUnavailable):
         shop.both.clear()
+
+
+@pytest.mark.parametrize(("store", "words"), [("auto", 2), ("file", 1), ("straight", 0)])
+def test_check_says_if_the_store_is_not_one_for_all(shop: Shop, store: str, words: int) -> None:
+    settings = shop.queues.settings.model_copy(update={"store": PlaceSettings(driver=store)})
+    queues = QueueManager(settings)
+    both = queues.connection("both")
+    assert len(unsafe.of_connection(queues, both, Health("1"))) == words
+    queues.close()
 
 
 # -- settings -------------------------------------------------------------------------------------
