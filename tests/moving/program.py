@@ -43,12 +43,13 @@ def dispatching() -> None:
             note("sent", f"link-{number}.{link}")
         dispatch(LedgerOfGroup(name=f"group-{number}")).send()
         note("sent", f"group-{number}")
-        time.sleep(0.005)
+        time.sleep(0.03)
 
 
 def moving() -> None:
     queues = QueueManager()
     manager.use(queues)
+    QueueMover(queues, "old", "new").waiting()  # so that it is not killed while it imports
     note("moving", "")
     while True:
         QueueMover(queues, "old", "new").move()
