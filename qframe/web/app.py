@@ -305,7 +305,9 @@ class _Web:
             port.check_rate(grant.who)
             body = await _body(request, port.settings.max_bytes)
             key = request.headers.get("idempotency-key")
-            done = await self._in_thread(self._dispatching, lambda: port.dispatch(body, key))
+            done = await self._in_thread(
+                self._dispatching, lambda: port.dispatch(body, key, grant.who)
+            )
         except Refused as refused:
             return refused.answer
         except HTTPException as error:

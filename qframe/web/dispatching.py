@@ -90,10 +90,15 @@ class JobPort:
             seconds = {"Retry-After": f"{int(wait) + 1}"}
             raise Refused(429, f"more than {self.settings.rate}: wait {wait:.1f} s", (), seconds)
 
-    def dispatch(self, body: bytes, key: str | None) -> DispatchedJob:
-        """Dispatches the job in a request's body. Raises `Refused`."""
+    def dispatch(self, body: bytes, key: str | None, who: str) -> DispatchedJob:
+        """Dispatches the job in a request's body. Raises `Refused`.
+
+        An idempotency key is that of a visitor, `who`, wherever the request comes from.
+        """
+        program = who.partition(" at ")[0]
+        own = None if key is None else f"{_checked_key(key)}\n{program}"
         try:
-            return self._dispatch(_asked(body), None if key is None else _checked_key(key))
+            return self._dispatch(_asked(body), own)
         except BackendUnavailable as error:
             raise Refused(503, str(error), (), {"Retry-After": "1"}) from error
         except PayloadTooLarge as error:

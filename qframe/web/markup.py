@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from qframe.payload.text import printable
 
 _WIDTH, _HEIGHT = 240, 40
+_LONG = 30
+"""Characters of a name above which it is broken behind its dots."""
 
 # Text of jobs is escaped, so what looks like a tag here comes from a template.
 _TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
@@ -55,6 +57,14 @@ def badge(state: str, text: str = "") -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(
         tone(state), printable(text or state.lower().replace("_", " "), 60)
     )
+
+
+def dotted(name: str) -> Markup | str:
+    """Returns the name of a class; a long one may be broken behind its dots."""
+    if len(name) <= _LONG:
+        return name
+    parts = [escape(printable(each, 10_000)) for each in name.split(".")]
+    return Markup(".<wbr>").join(parts)
 
 
 def bars(values: Sequence[float | None], label: str) -> Markup:

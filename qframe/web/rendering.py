@@ -18,7 +18,7 @@ from qframe.payload.text import printable
 from qframe.web import values
 from qframe.web.access import Grant
 from qframe.web.chart import chart
-from qframe.web.markup import badge, bars, labelled
+from qframe.web.markup import badge, bars, dotted, labelled
 from qframe.web.told import BULK_WORDS, KEYS, Told
 
 LIMIT = 50
@@ -185,6 +185,7 @@ def _environment() -> Environment:
         "counted": values.counted,
         "sentence": values.sentence,
         "text": values.text,
+        "dotted": dotted,
         "in_filter": quoted,
         "quoted": lambda value: quote(str(value), safe=""),
         "unquoted": unquote,

@@ -23,6 +23,7 @@ from qframe.web.dispatching import Rate
 from tests.web.conftest import FROM_HERE, Site
 
 SHOP, OWNER = "the-token-of-the-shop", "the-token-of-the-owner"
+STOCK = "the-token-of-the-stock"
 AS_SHOP = {"Authorization": f"Bearer {SHOP}"}
 AS_OWNER = {"Authorization": f"Bearer {OWNER}"}
 
@@ -98,7 +99,7 @@ ALLOWED = {
     "queues": ["mail.*"],
     "connections": ["other"],
     "max_delay": 3600,
-    "tokens": {"shop": SHOP},
+    "tokens": {"shop": SHOP, "stock": STOCK},
 }
 
 
@@ -116,7 +117,7 @@ def open_shop(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tes
                 "web": {"dispatch": {**ALLOWED, **more}},
             }
         )
-        guards = Passwords("a-password", OWNER, "read", {"shop": SHOP})
+        guards = Passwords("a-password", OWNER, "read", {"shop": SHOP, "stock": STOCK})
         client = TestClient(app(queues, guards, challenge=True), base_url="http://localhost")
         client.app_state = {"queues": queues}
         return client
@@ -188,7 +189,9 @@ def test_a_key_queues_once_however_often_it_is_said(open_shop: Any, key: str) ->
     assert again.headers["idempotent-replayed"] == "true"
     other = post(client, "http.Secret", data={"token": "x"}, headers=headers)
     assert other.json()["duplicate"] is False  # a key is of its class
-    assert queues_of(client).connection().sizes("emails").ready == 1
+    stock = {**headers, "Authorization": f"Bearer {STOCK}"}
+    assert post(client, headers=stock).json()["duplicate"] is False  # and of its token
+    assert queues_of(client).connection().sizes("emails").ready == 2
     assert post(client, headers={**AS_SHOP, "Idempotency-Key": "x" * 256}).status_code == 400
 
 

@@ -24,6 +24,7 @@ from qframe.metrics.deploys import Deploys
 from qframe.operations.activity import Activity
 from qframe.operations.board import Board
 from qframe.web import app, pages, values
+from qframe.web.markup import dotted
 from qframe.web.pages import PAGES
 from qframe.worker import WorkerOptions, roster
 from tests.support.process import wait_for
@@ -491,3 +492,9 @@ def test_times_have_two_digits_or_two_units(seconds: float, shown: str) -> None:
 )
 def test_a_sentence_begins_with_a_capital_but_a_name_stays(text: str, shown: str) -> None:
     assert values.sentence(text) == shown
+
+
+def test_a_long_name_of_a_class_breaks_behind_its_dots() -> None:
+    assert dotted("app.jobs.SendWelcome") == "app.jobs.SendWelcome"
+    name = f"app.<b>.{'x' * 30}"
+    assert dotted(name) == f"app.<wbr>&lt;b&gt;.<wbr>{'x' * 30}"
