@@ -348,6 +348,10 @@ class RabbitmqClusterBackend(Backend):
         """The nodes."""
         return self._cluster.nodes
 
+    def wait_until_whole(self) -> None:
+        """Wait until all nodes are one cluster again."""
+        self._cluster.wait_until_whole()
+
     def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
         """Give a connection that knows all nodes."""
         del proxy

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -37,7 +37,6 @@ from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.ledger import Fault, Ledger
 from tests.support.process import Process, Project
 from tests.support.proxy import Proxy
-from tests.support.rabbitmq_cluster import RabbitmqNode
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
 
@@ -187,11 +186,11 @@ class Site(Project):
         return backend.server
 
     @property
-    def nodes(self) -> Sequence[RabbitmqNode]:
-        """The nodes of a RabbitMQ, where there are several."""
+    def cluster(self) -> RabbitmqClusterBackend:
+        """The RabbitMQ, where it is several nodes."""
         backend = self.backend
         assert isinstance(backend, RabbitmqClusterBackend)  # noqa: S101 (as above)
-        return backend.nodes
+        return backend
 
     @property
     def bad_network(self) -> Proxy:

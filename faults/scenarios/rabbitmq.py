@@ -118,6 +118,7 @@ def _under_load(site: Site, breaks: Callable[[int], Callable[[], None]]) -> None
                 slowest = max(slowest, site.resumed(time.monotonic()))
                 site.pause(site.count(5, 2))
                 mend()
+                site.cluster.wait_until_whole()
             site.resumed(time.monotonic())
             site.pause(1)
     site.check(slowest < site.patience(_RESUME), f"it took {slowest:.1f} s until jobs ran again")
@@ -131,7 +132,7 @@ def kill_node(site: Site) -> None:
     """Kill each node in turn, and start it again: the other two have every job."""
 
     def breaks(number: int) -> Callable[[], None]:
-        node = site.nodes[number]
+        node = site.cluster.nodes[number]
         node.kill()
 
         def mend() -> None:
@@ -147,7 +148,7 @@ def cut_off_node(site: Site) -> None:
     """Cut each node off from all others and the clients: nobody is told anything."""
 
     def breaks(number: int) -> Callable[[], None]:
-        node = site.nodes[number]
+        node = site.cluster.nodes[number]
         node.cut_off()
         return node.join
 
@@ -161,7 +162,7 @@ def lose_quorum(site: Site) -> None:
     with Producer(site, 0.02, seconds=(0.01, 0.05)) as producer:
         site.resumed(time.monotonic())
         for kept in range(site.count(3, 1)):
-            dead = [each for number, each in enumerate(site.nodes) if number != kept]
+            dead = [each for number, each in enumerate(site.cluster.nodes) if number != kept]
             with site.fault("failover"):
                 for each in dead:
                     each.kill()
@@ -171,8 +172,7 @@ def lose_quorum(site: Site) -> None:
                 confirmed = producer.accepted - accepted
                 for each in dead:
                     each.begin()
-                for each in dead:
-                    each.wait_until_up()
+                site.cluster.wait_until_whole()
             site.check(not confirmed, f"{confirmed} pushes were confirmed by one node of three")
             site.resumed(time.monotonic())
             site.pause(1)

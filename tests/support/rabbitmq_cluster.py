@@ -51,6 +51,13 @@ class RabbitmqNode(RabbitmqServer):
         """Let it be reached again."""
         ip("link", "set", self._link, "up")
 
+    def seen(self) -> int:
+        """Count the nodes that run as far as it knows; 0 if it does not run itself."""
+        try:
+            return int(self.evaluate("length(rabbit_nodes:all_running())."))
+        except (subprocess.CalledProcessError, ValueError):
+            return 0
+
 
 class RabbitmqCluster:
     """Three nodes on a bridge of their own, running once `start` is called."""
@@ -96,12 +103,13 @@ class RabbitmqCluster:
                 ip("-n", namespace, *words)
         for node in self.nodes:
             node.start()
-        wait_for(self._is_whole, "a cluster of three")
+        self.wait_until_whole()
         return self
 
-    def _is_whole(self) -> bool:
-        found = self.nodes[0].evaluate("length(rabbit_mnesia:cluster_nodes(running)).")
-        return found.strip() == str(len(self.nodes))
+    def wait_until_whole(self) -> None:
+        """Wait until each node runs and sees the others: one that was cut off starts anew."""
+        for node in self.nodes:
+            wait_for(lambda node=node: node.seen() == len(self.nodes), "a cluster of three")  # type: ignore[misc]
 
     def close(self) -> None:
         """End the nodes, and remove the network."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
@@ -17,11 +18,13 @@ from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 from qframe.drivers.guard import guarded
 from qframe.drivers.rabbitmq import checks
 from qframe.drivers.rabbitmq.consumer import Consumer, Consumers, Delivery
-from qframe.drivers.rabbitmq.management import Management, QueueReport
 from qframe.drivers.rabbitmq.publisher import Publishers
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.exceptions import BackendUnavailable, InvalidQueueName
 from qframe.payload.text import is_queue_name
+
+if TYPE_CHECKING:
+    from qframe.drivers.rabbitmq.management import Management, QueueReport
 
 log = logging.getLogger("qframe")
 
@@ -58,6 +61,8 @@ class RabbitmqBackend(BrokerBackend):
         self._consumers = Consumers(settings)
         self._management: Management | None = None
         if settings.management is not None:
+            from qframe.drivers.rabbitmq.management import Management  # noqa: PLC0415 (an HTTP client)
+
             self._management = Management(settings)
             self.capabilities = type(self).capabilities | Capability.LIST
 

@@ -6,10 +6,13 @@ import ipaddress
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from qframe.drivers.rabbitmq.management import QueueReport
 from qframe.drivers.rabbitmq.publisher import Publisher
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
+
+if TYPE_CHECKING:
+    from qframe.drivers.rabbitmq.management import QueueReport
 
 _OLDEST = (3, 10)
 _ANEW = "drain and delete it, and qframe declares it anew"

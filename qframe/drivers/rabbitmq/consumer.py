@@ -53,6 +53,10 @@ class Consumer(RabbitmqConnection):
         self._agreed = settings.heartbeat
         self._is_waiting = False
         """Whether a thread waits for input, and so nobody else may read it."""
+        self._window = 0
+        """How many messages a consumer gets, as the channel was told; 0: not told, any number."""
+        self._long: set[str] = set()
+        """The queues of which several messages came the last time several were asked for."""
         self._is_unproved = False
         """Whether the server has answered nothing since the last acknowledgement."""
         self._proves_later = 0
@@ -62,7 +66,7 @@ class Consumer(RabbitmqConnection):
         self._beats: tuple[heartbeat.Heartbeat, heartbeat.Beat] | None = None
 
     def prepare(self, channel: Any) -> None:  # noqa: ANN401 (the client has no types)
-        channel.basic_qos(0, 1, a_global=False)  # a waiting thread takes one message of a queue
+        self._window = 0
         pace = heartbeat.current()
         self._agreed = self._amqp.heartbeat or self.settings.heartbeat
         self._heard = 0, time.monotonic()
@@ -133,21 +137,26 @@ class Consumer(RabbitmqConnection):
         A quorum queue writes to its disk for each `get`, but once for all that it delivers to a
         consumer together.
         """
-        first = self.get(name)
-        if first is None or limit == 1:
-            return [] if first is None else [first]
+        found: list[Delivery] = []
+        if limit == 1 or name not in self._long:
+            first = self.get(name)
+            if first is None or limit == 1:
+                return [] if first is None else [first]
+            found.append(first)
         with self.lock:
-            channel = self.open()
+            channel = self._open()
             try:
-                channel.basic_qos(0, limit - 1, a_global=False)
+                self._prefetch(channel, limit - len(found))
                 tag = self._consume(channel, name)
                 channel.basic_cancel(tag)
-                channel.basic_qos(0, 1, a_global=False)
             except FAULTS as error:
                 raise self.lost(error) from error
             self._spoke = time.monotonic()
-            found, self._arrived = self._arrived, []
-            return [first, *found]
+            self._is_unproved = False
+            found += self._arrived
+            self._arrived = []
+        (self._long.add if len(found) > 1 else self._long.discard)(name)
+        return found
 
     def wait(self, names: Sequence[str], timeout: float, wake: int | None) -> list[Delivery]:
         """Wait for a message of one of the queues, and take it.
@@ -158,6 +167,7 @@ class Consumer(RabbitmqConnection):
         with self.lock:
             channel = self.open()
             try:
+                self._prefetch(channel, 1)
                 tags = [self._consume(channel, name) for name in names]
             except FAULTS as error:
                 raise self.lost(error) from error
@@ -172,6 +182,12 @@ class Consumer(RabbitmqConnection):
         finally:
             self._is_waiting = False
         return self._cancel(channel, tags)
+
+    def _prefetch(self, channel: Any, count: int) -> None:  # noqa: ANN401 (as above)
+        """Let a consumer from now on get so many messages."""
+        if self._window != count:
+            channel.basic_qos(0, count, a_global=False)
+            self._window = count
 
     def _consume(self, channel: Any, name: str) -> str:  # noqa: ANN401 (as above)
         def take(message: Any) -> None:  # noqa: ANN401 (as above)
@@ -240,7 +256,7 @@ class Consumer(RabbitmqConnection):
     def _prove(self) -> None:
         """Wait for an answer, unless there was one since the last acknowledgement."""
         if self._is_unproved:
-            self._open().basic_qos(0, 1, a_global=False)
+            self._open().basic_qos(0, self._window, a_global=False)
             self._is_unproved = False
 
     def _open(self) -> Any:  # noqa: ANN401 (as above)

@@ -20,19 +20,18 @@ _LARGEST = 64 * 1024 * 1024
 """Bytes of an answer beyond which it is no list of queues."""
 _STRANGER = "what answers there is no RabbitMQ"
 _COLUMNS = (
-    "name,type,exclusive,auto_delete,messages,messages_unacknowledged,"
+    "name,type,exclusive,auto_delete,messages,"
     "arguments,policy,operator_policy,effective_policy_definition"
 )
 
 
 class QueueReport(NamedTuple):
-    """What the server says of a queue. Its numbers are some seconds old."""
+    """What the server says of a queue, some seconds late."""
 
     name: str
     kind: str
     messages: int
     """Ready ones, and those that workers have."""
-    reserved: int
     arguments: Mapping[str, Any]
     policies: tuple[str, ...]
     """The names of the policies that apply to it."""
@@ -67,7 +66,9 @@ class Management:
         """
         rows = self._asked(f"?columns={_COLUMNS}", list) or []
         return [
-            _report(row) for row in rows if not (row.get("exclusive") or row.get("auto_delete"))
+            _report(row)
+            for row in rows
+            if isinstance(row, dict) and not (row.get("exclusive") or row.get("auto_delete"))
         ]
 
     def reserved(self, name: str) -> int | None:
@@ -75,7 +76,7 @@ class Management:
 
         Raises `BackendUnavailable`.
         """
-        found = self._asked(f"/{quote(name, safe='')}?columns={_COLUMNS}", dict)
+        found = self._asked(f"/{quote(name, safe='')}?columns=messages_unacknowledged", dict)
         number = (found or {}).get("messages_unacknowledged")
         return number if isinstance(number, int) else None
 
@@ -123,7 +124,6 @@ def _report(row: Mapping[str, Any]) -> QueueReport:
         str(row.get("name", "")),
         str(row.get("type", "")),
         int(row.get("messages") or 0),
-        int(row.get("messages_unacknowledged") or 0),
         row.get("arguments") or {},
         tuple(str(each) for each in names if each),
         row.get("effective_policy_definition") or {},

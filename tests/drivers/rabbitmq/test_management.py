@@ -97,7 +97,7 @@ class _Answer(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(params=[(200, b"<html>"), (500, b""), (200, b'{"a": 1}')])
+@pytest.fixture(params=[(200, b"<html>"), (500, b""), (200, b'{"a": 1}'), (200, b"")])
 def strange(request: pytest.FixtureRequest) -> Iterator[str]:
     """Give the URL of a server that is no RabbitMQ."""
     handler = type("Handler", (_Answer,), dict(zip(("status", "body"), request.param, strict=True)))
@@ -135,7 +135,7 @@ def _report(
     policy: Mapping[str, Any] = {},
     arguments: Mapping[str, Any] = {},
 ) -> QueueReport:
-    return QueueReport(name, kind, 0, 0, arguments, ("p1",) if policy else (), policy)
+    return QueueReport(name, kind, 0, arguments, ("p1",) if policy else (), policy)
 
 
 @pytest.mark.parametrize(
