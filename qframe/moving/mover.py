@@ -166,7 +166,8 @@ class QueueMover:
             if not only:
                 self._move_the_rest()
             left = self._left(only)
-            if self._is_over() or not wait or not left:
+            ends = all(row.what == "buried" for row in left)  # nobody makes those ready
+            if self._is_over() or not wait or ends:
                 return self.moved + Counter(self._stays.values()) + left
             time.sleep(_PAUSE)
 

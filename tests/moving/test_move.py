@@ -326,6 +326,11 @@ def test_a_server_without_a_store_gives_and_takes_what_is_ready(site: Site, pair
     moved = move(queues)
     assert moved == {("ready", "moved"): 2, ("delayed", "stays" if by_reserving else "moved"): 1}
     assert (old.sizes().delayed, new.sizes().delayed) == (by_reserving, not by_reserving)
+    if by_reserving:
+        old.clear()
+        dispatch(MovedJob(name="aside")).send()
+        attempted(old, Bury())
+        assert move(queues, wait=True) == {("buried", "stays"): 1}
     drain("new", raises=True)
     assert RAN == ["a", "b"]
 
