@@ -135,7 +135,7 @@ def of_code(code: str, message: str, where: str, *, status: int = 400) -> Qframe
         return missing(text)
     if code in _GONE or (code == "InvalidParameterValue" and _ABOUT_RECEIPT in message.lower()):
         gone = NotInFlight(text)
-        gone.is_deleted = _DELETED in message
+        gone.is_deleted = _DELETED in message or code == "ReceiptHandleIsInvalid"
         return gone
     if code in _TOO_LONG or "must be shorter than" in message:
         return PayloadTooLarge(f"{text}; queue a reference to the data instead")

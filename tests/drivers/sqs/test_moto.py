@@ -54,8 +54,11 @@ def test_leases_releases_and_delays(backend: SqsBackend) -> None:
 def test_check_and_purge(backend: SqsBackend) -> None:
     assert backend.check().warnings == ()
     push(backend, b"1", b"2")
-    assert backend.purge("default") == 2
+    running = begin(backend)
+    assert backend.purge("default") == 1
     assert taken(backend) is None
+    assert do(backend, running, Release()) is Outcome.APPLIED
+    assert begin(backend).attempts == 2
     backend.settings.create = False
     with pytest.raises(BackendUnusable, match="has no queue"):
         push(backend, b"1", queue="none")
