@@ -1,4 +1,4 @@
-"""Celery's jobs on Redis; no results are kept."""
+"""Celery's jobs on Redis or SQS; no results are kept."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from celery import Celery
 
 from benchmarks.apps import effects
 from benchmarks.apps.producing import Producer
-from benchmarks.peers import REDIS, TUNED
+from benchmarks.peers import REDIS, SQS, TUNED
 
-app = Celery("bench", broker=REDIS)
+app = Celery("bench", broker=SQS or REDIS)
 app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=64 if TUNED else 4)
+if SQS:
+    app.conf.broker_transport_options = {"region": "us-east-1", "is_secure": False}
 
 
 def _append() -> None:

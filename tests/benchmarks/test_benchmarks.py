@@ -83,6 +83,14 @@ REDIS_OURS = (
     "drain at 2,000 waiting, at 200",
     "dispatch with min_replicas=1, without",
 )
+SQS = (
+    "dispatch, calls",
+    "dispatch, a second",
+    "drain, one at a time, calls",
+    "drain, one at a time, a second",
+    "drain, ten at once, calls",
+    "drain, ten at once, a second",
+)
 BEANSTALKD = (
     "drain, bare loop",
     "drain, bare loop, processor time per job",
@@ -218,6 +226,20 @@ def test_every_measure_on_beanstalkd_is_reported(tmp_path: Path) -> None:
         "dispatch, Laravel 8, PHP",
     ]
     assert all(row["ours"] for row in found.values() if row["peer"] != "left out")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="CPU time is read from /proc")
+def test_every_measure_on_sqs_is_reported(tmp_path: Path) -> None:
+    file = tmp_path / "raw.json"
+
+    done = run("sqs", "--quick", "--alone", "--json", str(file), cwd=REPOSITORY)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text())["groups"]["sqs"]
+    assert [row["measure"] for row in found] == list(SQS)
+    assert all(row["ours"] and row["peer"] == "left out" for row in found)
 
 
 @pytest.mark.slow
