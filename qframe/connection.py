@@ -39,7 +39,7 @@ from qframe.jobs.routing import route_of
 from qframe.jobs.tracing import active, resending
 from qframe.jobs.typed import Handles
 from qframe.payload import envelope, timing
-from qframe.payload.envelope import Envelope
+from qframe.payload.envelope import WIRE, Envelope
 from qframe.payload.text import queue_name
 
 R = TypeVar("R")
@@ -272,6 +272,8 @@ class Connection:
             name = queue_name(queue or job.queue or self.default_queue)
         else:
             name = self.queue_for(job, queue)
+        if job.besides is not None and WIRE in job.besides:
+            self._check_wire(job)
         if delay and isinstance(job, JobDefinition):  # Laravel would read it as the backoff
             made.payload["delay"] = int(delay) if delay == int(delay) else delay
         tracing = active.tracing
@@ -284,6 +286,14 @@ class Connection:
         signer = self.context.signer
         raw = made.raw if signer is None else signer.signed(made.raw, name)
         return Pushing(made.payload, raw, made.uuid, name, delay)
+
+    def _check_wire(self, job: Dispatchable) -> None:
+        owner, wire = self.context.owner or self, str((job.besides or {})[WIRE])
+        if wire not in owner.backend.wires:
+            raise Unsupported(
+                f"{job.wire_name()} is for {wire.capitalize()}'s workers, and the connection "
+                f"{self.name!r} is not to a broker that they share: dispatch it on RabbitMQ"
+            )
 
     def fire_dispatched(self, job: Dispatchable, pushing: Pushing, holder: str) -> None:
         """Fire the event that a job was pushed, or that `holder` is in the way."""

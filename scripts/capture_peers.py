@@ -1,5 +1,7 @@
 """Writes tests/importing/*.json anew: what Celery and RQ themselves put into a Redis.
 
+It also writes tests/drivers/rabbitmq/celery.json: what Celery publishes.
+
     python -m venv peers && peers/bin/pip install celery redis rq
     peers/bin/python scripts/capture_peers.py redis://127.0.0.1:6379/15
 
@@ -9,6 +11,7 @@ with their types and values, bytes in Latin-1, and the versions that wrote them.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -19,12 +22,26 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from celery import Celery, chain
+from celery import Celery, chain, signature
+from kombu import Producer
 from rq import Queue
 from rq.serializers import JSONSerializer
 
 _HERE = Path(__file__).parents[1] / "tests" / "importing"
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
+_KINDS: dict[str, dict[str, Any]] = {
+    "plain": {"args": (1,), "kwargs": {"y": 2}},
+    "later": {"eta": _LATER},
+    "expired": {"expires": datetime(2020, 1, 1, tzinfo=UTC)},
+    "retried": {"retries": 2},
+    "limited": {"soft_time_limit": 20, "time_limit": 30, "shadow": "the sum"},
+    "gzip": {"compression": "gzip"},
+    "bzip2": {"compression": "bzip2"},
+    "lzma": {"compression": "lzma"},
+    "pickled": {"serializer": "pickle"},
+    "linked": {"link": signature("shop.add", (1,))},
+    "chained": {"chain": [signature("shop.add", (3,))]},
+}
 
 
 def celery(url: str) -> None:
@@ -53,6 +70,35 @@ def celery(url: str) -> None:
             channel.basic_get(queue)  # held, as by a worker
         _write(url, "celery")
         os._exit(0)  # at its close, the channel would put back what it holds
+
+
+def amqp(_: str) -> None:
+    """The parts of messages of all kinds, as Celery gives them to kombu."""
+    app = Celery("shop", broker="memory://", backend="cache+memory://")
+    found: dict[str, Any] = {}
+
+    @app.task(name="shop.add")  # type: ignore[untyped-decorator] # Celery has no types
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    class Recorder(Producer):  # type: ignore[misc] # kombu has no types
+        def _publish(self, *parts: Any, **_: Any) -> None:  # noqa: ANN401 (kombu's)
+            body, _, kind, encoding, headers, properties = parts[:6]
+            raw = body.encode() if isinstance(body, str) else body
+            found[headers["id"].removeprefix("add-")] = {
+                "body": base64.b64encode(raw).decode(),
+                "content_type": kind,
+                "content_encoding": encoding,
+                "headers": headers,
+                "properties": {"correlation_id": properties["correlation_id"]},
+            }
+
+    with app.connection_for_write() as connection:
+        for name, options in _KINDS.items():
+            given = {"args": (1, 2), "task_id": f"add-{name}", **options}
+            add.apply_async(producer=Recorder(connection), **given)
+    text = json.dumps(found, indent=1, sort_keys=True, default=str)
+    (_HERE.parent / "drivers" / "rabbitmq" / "celery.json").write_text(text + "\n")
 
 
 def rq(url: str) -> None:
@@ -96,7 +142,7 @@ def _text(value: bytes) -> str:
 
 def main() -> None:
     """Run each capture in its own process, on an emptied database."""
-    captures: dict[str, Callable[[str], None]] = {"celery": celery, "rq": rq}
+    captures: dict[str, Callable[[str], None]] = {"celery": celery, "amqp": amqp, "rq": rq}
     url = sys.argv[1]
     for capture in captures.values():
         redis.Redis.from_url(url).flushdb()

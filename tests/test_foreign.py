@@ -345,6 +345,36 @@ def test_what_lua_carries_is_not_warned_of(number: float, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
+# -- for Celery ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "message"),
+    [
+        ("shop.add", [], {"wire": "php"}, "wire is 'laravel' or 'celery', not 'php'"),
+        ("shop.add", [], {"wire": "celery", "tries": 3}, "tries is set on Celery's task"),
+        ("shop.add", [], {"priority": 3, "wire": "celery"}, "priority is set on Celery's task"),
+        ("shop.add", [], {"wire": "celery", "group": "a"}, "groups are for jobs that qframe runs"),
+        ("shop.add", "text", {"wire": "celery"}, "named in a dict or positional in a list"),
+        ("shop.add@handle", [], {"wire": "celery"}, "is no name of a task"),
+        ("shop.add", [{1}], {"wire": "celery"}, "data.0 is a set"),
+    ],
+)
+def test_what_celery_cannot_be_told_is_refused(
+    name: str, data: Any, options: Any, message: str
+) -> None:
+    with pytest.raises(InvalidJob, match=message):
+        foreign(name, data, **options)
+
+
+def test_a_task_of_celery_goes_to_rabbitmq_alone(queue: Connection) -> None:
+    job = foreign("shop.add", [1, 2], wire="celery", expires=60)
+    for push in (lambda: dispatch(job).send(), lambda: queue.bulk([job]), lambda: queue.push(job)):
+        with pytest.raises(Unsupported, match="is for Celery's workers, and the conn"):
+            push()
+    assert queue.sizes() == Sizes()
+
+
 # -- dispatching --------------------------------------------------------------------------------
 
 

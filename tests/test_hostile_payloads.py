@@ -17,7 +17,7 @@ KEYS = (
     "uuid", "displayName", "job", "maxTries", "maxExceptions", "failOnTimeout", "backoff",
     "timeout", "retryUntil", "data", "createdAt", "id", "attempts", "delay", "unique", "debounce",
     "once", "group", "track", "trackedSince", "retried", "chain", "batch", "flow", "references",
-    "tags", "priority", "celery", "ownTimeout", "failover",
+    "tags", "priority", "celery", "ownTimeout", "failover", "call", "refused", "wire",
     "expiresAt", "signature", "sealed", "secret", "secrets", "models",
 )  # fmt: skip
 INSIDE = ("key", "for", "until", "id", "batch", "uuid", "raw", "queue")

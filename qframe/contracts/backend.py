@@ -163,6 +163,8 @@ class Backend(Browsing, FactReading, Transactional, Migratable, ABC):
     """Whether the constructor takes, last, a function that returns the backend of a connection."""
     payload_keys: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Keys in the payload of each job that qframe runs from here."""
+    wires: frozenset[str] = frozenset()
+    """The other programs in whose form it writes messages that ask for it: `celery`."""
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401 (any base's)
         """Remove capabilities whose methods the class does not define.

@@ -78,6 +78,7 @@ class OrderedBackend(Backend):
         """Signs the outbox, which anybody who can write facts could change."""
         self._facts = facts
         self._failed = failed
+        self.wires = messages.wires
         self.capabilities = (messages.capabilities | Capability.FACTS) & ~(
             Capability.JOINT | Capability.OUTBOX
         )

@@ -32,6 +32,7 @@ from qframe.drivers import process
 from qframe.drivers.guard import guarded
 from qframe.exceptions import (
     BackendUnavailable,
+    InvalidArguments,
     InvalidPayload,
     InvalidSignature,
     JobFailedByHand,
@@ -42,6 +43,7 @@ from qframe.features.completion import COMPLETING, CompletableJob
 from qframe.features.context import Context, PushFeature
 from qframe.forks import cached_property
 from qframe.jobs import current
+from qframe.jobs.called import fields_of_call
 from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
 from qframe.payload import encryption, envelope, timing
 from qframe.payload.scheduled import named_run
@@ -149,6 +151,8 @@ class ReservedJob(CompletableJob):
         data = message.get("data")
         if type(data) is dict and encryption.KEY in data and job_class.opens(data):
             data = self.context.keyring.opened(str(message.get("job")), data)
+        if envelope.CALL in message and isinstance(data, dict):
+            data = _fields_of(job_class, data)
         if REFERENCES in message and isinstance(data, dict):
             for feature in self.features:
                 data = feature.completed_data(self, data)
@@ -462,6 +466,14 @@ _STATES = {
     State.WAITING: "given back",
     State.BURIED: "buried",
 }
+
+
+def _fields_of(job_class: type[JobDefinition], call: dict[str, Any]) -> dict[str, object]:
+    """Return the fields of a job that another program has called with arguments."""
+    args, kwargs = call.get("args"), call.get("kwargs")
+    if not (isinstance(args, list) and isinstance(kwargs, dict)):
+        raise InvalidArguments(f"{job_class.__name__}: the payload's data has no args and kwargs")
+    return fields_of_call(job_class, args, kwargs)
 
 
 def running_job(instance: Any) -> tuple[Context, ReservedJob | None]:  # noqa: ANN401 (a job of a higher layer)

@@ -13,16 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
-from qframe.importing.found import (
-    AT_ONCE,
-    PICKLED,
-    FoundJob,
-    JobSource,
-    Kept,
-    moment,
-    parsed,
-    texted,
-)
+from qframe.importing.found import AT_ONCE, FoundJob, JobSource, Kept, parsed, texted
+from qframe.payload import celery
 
 _SEPARATOR = "\x06\x16"
 _STEPS = 10
@@ -30,9 +22,8 @@ _STEPS = 10
 _OTHERS = (".reply.celery.pidbox", ".celery.pidbox", "celeryev")
 _PRIORITIES = {1: 1025, 2: 1025, 3: 1025, 4: 1049, 5: 1049, 6: 1049, 7: 2000, 8: 2000, 9: 2000}
 """What comes after the default's level, as on Redis in Celery."""
-_DONE_AFTER = ("callbacks", "errbacks", "chain", "chord")
-_PROTOCOL = 3
-"""Parts of a body: arguments, named arguments, what comes after."""
+_LONGEST = 2**26
+"""Bytes of a body that was compressed, at most."""
 
 
 class CeleryMessages(JobSource):
@@ -111,25 +102,19 @@ class CeleryMessages(JobSource):
 def _fill(found: FoundJob, message: dict[str, Any]) -> None:
     headers = message["headers"]
     found.name, found.id = str(headers["task"]), str(headers["id"])
-    kind = message["content-type"]
-    if kind != "application/json":
-        raise Kept(PICKLED if "python" in kind else f"its content is {kind}, not JSON")
-    found.due = moment(headers.get("eta"), "its eta")
-    found.expires = moment(headers.get("expires"), "expires")
     body: Any = message["body"]
     if message["properties"].get("body_encoding") == "base64":
         try:
             body = base64.b64decode(body, validate=True)
         except binascii.Error:
             raise Kept("its body is no base64") from None
-    parts = parsed(body, "its body")
-    if not isinstance(parts, list) or len(parts) != _PROTOCOL:
-        raise Kept("its body is not that of Celery's protocol 2")
-    args, kwargs, after = parts
-    found.args, found.kwargs = list(args), dict(kwargs)
-    used = [each for each in _DONE_AFTER if after.get(each)]
-    if used:
-        raise Kept(f"it has a {used[0].removesuffix('s')}, which is not moved")
+    try:
+        call = celery.read(headers, message["content-type"], body, _LONGEST)
+    except celery.NotReadable as why:
+        raise Kept(str(why)) from None
+    found.args, found.kwargs, found.due, found.expires = (
+        call.args, call.kwargs, call.due, call.expires,
+    )  # fmt: skip
 
 
 def _is_of_workers(queue: str) -> bool:

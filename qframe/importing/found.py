@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
 import redis
@@ -19,7 +18,6 @@ T = TypeVar("T")
 
 AT_ONCE = 200
 """Jobs that are read in one request: with 1 MB each they are 200 MB."""
-PICKLED = "pickled, which is never read here: drain it with its own worker"
 
 
 class Kept(Exception):
@@ -115,21 +113,3 @@ def parsed(raw: bytes | str, what: str) -> Any:  # noqa: ANN401 (any JSON)
 def texted(value: bytes) -> str:
     """Return bytes as text; what is no UTF-8 shows as such."""
     return value.decode("utf-8", "replace")
-
-
-def moment(value: object, what: str) -> float | None:
-    """Return a time in ISO format, or an epoch time, as an epoch time. Raises `Kept`."""
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            raise Kept(f"{what} is no time") from None
-    try:
-        at = datetime.fromisoformat(str(value))
-    except ValueError:
-        raise Kept(f"{what} is no time") from None
-    if at.tzinfo is None:  # Celery writes UTC without saying so, unless told otherwise
-        at = datetime.fromisoformat(f"{value}+00:00")
-    return at.timestamp()

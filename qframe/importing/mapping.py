@@ -10,14 +10,12 @@ from pydantic import ValidationError
 
 from qframe.exceptions import ConfigurationError, InvalidArguments, UnknownJob
 from qframe.importing.found import FoundJob, Kept
+from qframe.jobs.called import fields_of_call
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.registry import Registry
 from qframe.jobs.roundtrip import first_fault
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line, queue_name
-
-_CALL = {"args", "kwargs"}
-"""The fields of a class that takes any arguments."""
 
 
 class Names:
@@ -44,8 +42,8 @@ class Names:
             job_class = self._registry.find(name)
         except UnknownJob as error:
             raise Kept(f"{one_line(str(error))}: give --map {found.name}=...") from None
-        fields = _fields(job_class, found)
         try:
+            fields = fields_of_call(job_class, found.args, found.kwargs)
             return job_class.from_request(fields)
         except ValidationError as error:
             raise Kept(f"{job_class.__name__}: {first_fault(error)}") from None
@@ -53,31 +51,6 @@ class Names:
             raise Kept(one_line(str(error))) from None
         except Exception as error:  # noqa: BLE001 (a class's own validators may raise anything)
             raise Kept(f"{job_class.__name__}: {one_line(tracebacks.placed(error))}") from None
-
-
-def _fields(job_class: type[JobDefinition], found: FoundJob) -> dict[str, object]:
-    """Return arguments by the fields' names; positional ones by the fields' order."""
-    names = list(job_class.field_names())
-    if set(names) == _CALL:
-        return {"args": found.args, "kwargs": found.kwargs}
-    if len(found.args) > len(names):
-        raise Kept(f"{job_class.__name__} has {len(names)} fields, not {len(found.args)}")
-    fields: dict[str, object] = dict(zip(names, found.args, strict=False))
-    if twice := fields.keys() & found.kwargs.keys():
-        raise Kept(f"{job_class.__name__}: {min(twice)} is given twice")
-    return {key: _bare(value) for key, value in (fields | found.kwargs).items()}
-
-
-def _bare(value: object) -> object:
-    """Return a value without what Celery's JSON says of its type: the field has its own."""
-    if isinstance(value, list):
-        return [_bare(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"__type__", "__value__"}:
-        inner = value["__value__"]
-        return inner["hex"] if isinstance(inner, dict) and "hex" in inner else inner
-    return {key: _bare(each) for key, each in value.items()}
 
 
 def pairs(option: str, given: Iterable[str]) -> dict[str, str]:

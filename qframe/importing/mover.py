@@ -6,7 +6,6 @@ killed, is said again, or runs twice at once pushes each job once, and loses non
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from typing import NamedTuple
@@ -112,8 +111,6 @@ class Mover:
 
 
 def _check_times(found: FoundJob) -> None:
-    """Raise `Kept` for what is no time, or one that no job waits for."""
+    """Raise `Kept` for a time that no job waits for."""
     if found.due is not None and not found.due - time.time() <= LONGEST:
         raise Kept("it is due in more than 100 years, or never")
-    if found.expires is not None and not math.isfinite(found.expires):
-        raise Kept("it expires at no time")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
-from qframe.importing.found import PICKLED, FoundJob, JobSource, Kept, parsed, texted
+from qframe.importing.found import FoundJob, JobSource, Kept, parsed, texted
+from qframe.payload.celery import PICKLED
 
 _LONGEST = 100_000_000
 _CALL = 4

@@ -1,4 +1,4 @@
-"""foreign: dispatches jobs that a Laravel application runs."""
+"""foreign: dispatches jobs that a Laravel application runs, or Celery's workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from qframe.contracts.identity import JobId
 from qframe.exceptions import InvalidJob, JobDefinitionError
@@ -15,6 +15,7 @@ from qframe.jobs.exponential import Exponential
 from qframe.jobs.options import Options, check_option
 from qframe.jobs.roundtrip import plain
 from qframe.payload import timing
+from qframe.payload.envelope import WIRE
 from qframe.payload.text import nearest, one_line
 
 log = logging.getLogger("qframe")
@@ -35,11 +36,16 @@ class ForeignOptions(TypedDict, total=False):
     retry_until: float | timedelta | datetime | None
     display_name: str | None
     tags: Sequence[str]
+    expires: timing.When | None
+    wire: Literal["laravel", "celery"]
 
 
 _DEEPEST = 510
 """The deepest nesting of lists and dicts: PHP reads 511 levels, including the payload."""
 _INTEGERS = range(-(2**63), 2**63)
+_UNKNOWN_TO_CELERY = {
+    "priority", "tries", "max_exceptions", "backoff", "fail_on_timeout", "retry_until", "tags",
+}  # fmt: skip
 
 
 class Foreign(Options):
@@ -50,15 +56,20 @@ class Foreign(Options):
 
     def __init__(self, name: str, data: object, options: ForeignOptions) -> None:
         self.name = _checked_name(name)
+        self.wire = options.get("wire", "laravel")
         for option, value in options.items():
             self._check(option, value)
         vars(self).update(options)
+        if self.wire == "celery":
+            vars(self)["besides"] = {WIRE: self.wire}
         for option in ("timeout", "backoff"):
             vars(self)[option] = self._whole(option, getattr(self, option))
         vars(self)["fixed_name"] = name
         if not self.display_name:  # the part before `@`, as in Laravel
             vars(self)["display_name"] = name.partition("@")[0]
         self.data = self._checked(data, "data")
+        if self.wire == "celery":
+            self._check_arguments()
 
     def __repr__(self) -> str:
         return f"<foreign {self.name}>"
@@ -87,6 +98,12 @@ class Foreign(Options):
     # -- checks ---------------------------------------------------------------------------------
 
     def _check(self, option: str, value: object) -> None:
+        if option == "wire":
+            if value not in {"laravel", "celery"}:
+                raise InvalidJob(f"{self.name}: wire is 'laravel' or 'celery', not {value!r}")
+            return
+        if self.wire == "celery" and option in _UNKNOWN_TO_CELERY:
+            raise InvalidJob(f"{self.name}: {option} is set on Celery's task, not in a message")
         if option == "once":
             raise InvalidJob(f"{self.name}: give the key at its dispatch, .once(key, within=...)")
         if option == "group":
@@ -96,7 +113,9 @@ class Foreign(Options):
                 f"{self.name}: {option} is for jobs that qframe runs: Laravel would not free the "
                 "lock; let the Laravel job be unique"
             )
-        if option not in ForeignOptions.__annotations__:
+        if option not in ForeignOptions.__annotations__ or (
+            option == "expires" and self.wire == "laravel"
+        ):
             raise InvalidJob(
                 f"{self.name}: Laravel's jobs have no option {one_line(option, 60)!r}"
                 f"{nearest(option, ForeignOptions.__annotations__)}"
@@ -107,6 +126,14 @@ class Foreign(Options):
             check_option(self.name, option, value)
         except JobDefinitionError as error:
             raise InvalidJob(str(error)) from None
+
+    def _check_arguments(self) -> None:
+        if "@" in self.name:
+            raise InvalidJob(f"{self.name} is no name of a task")
+        if not isinstance(self.data, dict | list):
+            raise InvalidJob(
+                f"{self.name}: give the task's arguments, named in a dict or positional in a list"
+            )
 
     def _whole(self, option: str, seconds: Any) -> Any:  # noqa: ANN401 (one number, or several)
         if isinstance(seconds, Exponential):
@@ -180,7 +207,9 @@ _warned: set[str] = set()
 
 
 def foreign(name: str, data: Any = (), /, **options: Unpack[ForeignOptions]) -> Foreign:  # noqa: ANN401 (any JSON value)
-    r"""Make a job that Laravel's worker runs: `dispatch(foreign("App\\Import@handle", {"id": 7}))`.
+    r"""Make a job that another program runs: `dispatch(foreign("App\\Import@handle", {"id": 7}))`.
+
+    By default that is Laravel's worker.
 
     `name` is what Laravel resolves from its container, with the method after `@` (Laravel's default
     is `fire`). `data` is any JSON value; PHP sees lists and dicts as arrays.
@@ -190,6 +219,11 @@ def foreign(name: str, data: Any = (), /, **options: Unpack[ForeignOptions]) -> 
     `fail_on_timeout`, `retry_until` (seconds or timedelta after dispatch, or aware datetime),
     `display_name` (default: the part before `@`), `tags`; and for the dispatch: `connection`,
     `queue`, `delay`, `priority`.
+
+    With `wire="celery"` it is a task of Celery, on a connection to RabbitMQ: `name` is the task's,
+    and `data` its arguments, a list of positional ones or a dict of named ones. It has the options
+    `timeout` (the hard limit), `expires` (seconds or timedelta after dispatch, or aware datetime),
+    `display_name` (its shadow), `connection`, `queue` and `delay`. Nothing awaits its result.
 
     Raises `InvalidJob`, with the place, for values that JSON or PHP would change: NaN, infinities,
     keys that are not text, lone surrogates, integers beyond 64 bits, objects of any other type.

@@ -26,6 +26,12 @@ log = logging.getLogger("qframe")
 PHP_SERIALIZED = "Illuminate\\Queue\\CallQueuedHandler"
 OWN_TIMEOUT = "ownTimeout"
 """Payload key: the timeout is that of this one job, and goes before that of its class."""
+CALL = "call"
+"""Payload key: the data are the `args` and `kwargs` of a call, whatever the fields are."""
+WIRE = "wire"
+"""Payload key: the program whose form a message is to have, if it is another than Laravel's."""
+REFUSED = "refused"
+"""Payload key: why a job without a name is none."""
 _METHODS = {"", "handle", "fire"}
 
 
@@ -262,7 +268,9 @@ def job_name(payload: Mapping[str, Any]) -> str:
     """
     name = payload.get("job")
     if not isinstance(name, str) or not name:
-        raise InvalidPayload("the payload has no job name under `job`")
+        why = text(payload, REFUSED, 1000)
+        shown = one_line(why, 500) if why else "the payload has no job name under `job`"
+        raise InvalidPayload(shown)
     name, _, method = name.partition("@")
     if name == PHP_SERIALIZED:
         raise InvalidPayload(

@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -389,11 +390,15 @@ class BrokerBackend(Backend):
             results = self.apply(*first)
             self._look()
             jobs, self._stash.jobs = self._stash.jobs, ()
+            self.give_back_all([job for job in jobs if job.queue not in queues])
             found = self._known(job for job in jobs if job.queue in queues)
-            self.give_back_all(job for job in jobs if job.queue not in queues)
             while len(found) < limit:
                 received = self.receive(queues, limit - len(found))
-                known = self._known(received)
+                try:
+                    known = self._known(received)
+                except BackendUnavailable:
+                    self._stash.jobs = [*found, *self._stash.jobs]
+                    raise
                 found += known
                 if len(known) == len(received):
                     break
@@ -413,33 +418,58 @@ class BrokerBackend(Backend):
             return 0
 
     def _known(self, jobs: Iterable[BrokerJob]) -> list[BrokerJob]:
-        """Read the log for those that may have been started; drop those that have ended."""
-        found = []
-        for job in jobs:
+        """Read the log for those that may have been started; drop those that have ended.
+
+        Those that are not due are released until then. If the facts do not answer for that, all
+        stay held for the next call.
+        """
+        found, left = [], deque(jobs)
+        while left:
+            job = left[0]
             if self.clock() >= job.until:
-                continue
-            if not job.logged or self._recall(job):
+                pass
+            elif job.logged and not self._recall(job):
+                self._acknowledge_quietly(job)
+            elif job.message.delay <= 0:
                 found.append(job)
             else:
-                self._acknowledge_quietly(job)
+                try:
+                    self._postpone(job)
+                except BackendUnavailable:
+                    self._stash.jobs = [*self._stash.jobs, *found, *left]
+                    raise
+            left.popleft()
         return found
+
+    def _postpone(self, job: BrokerJob) -> None:
+        """Release a message that others delayed, whose delay their broker does not know."""
+        message = job.message
+        if not self._replace(job, job.attempts, job.notes, message.delay, message.priority):
+            job.logged = True
+            if not self._recall(job):  # it was published twice
+                self._acknowledge_quietly(job)
 
     def give_back_all(self, jobs: Iterable[BrokerJob]) -> None:
         """Release messages that nobody started, without counting them."""
-        for job in self._known(jobs):
+        found = list[BrokerJob]()
+        with suppress(BackendUnavailable):  # then they are held for the next call
+            found = self._known(jobs)
+        for job in found:
             with suppress(BackendUnavailable):
                 self.apply(job.release())
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         with guarded:
-            self.give_back_all(job for job in self._stash.jobs if job.queue not in queues)
-            held = [job for job in self._stash.jobs if job.queue in queues]
-            self._stash.jobs = held
+            jobs, self._stash.jobs = self._stash.jobs, ()
+            self.give_back_all([job for job in jobs if job.queue not in queues])
+            held = [job for job in jobs if job.queue in queues]
+            self._stash.jobs = [*self._stash.jobs, *held]
             ends = self.clock() + timeout
             while not self._stash.jobs:
                 left = ends - self.clock()
                 seconds = max(0.0, min(left, self._kept.look_at - self._kept.now()))
-                self._stash.jobs = self.await_messages(queues, seconds, wake)
+                arrived = self.await_messages(queues, seconds, wake)
+                self._stash.jobs = [*arrived, *self._stash.jobs]
                 if seconds >= left or _is_readable(wake):
                     return
                 if self._kept.now() >= self._kept.look_at and self._publish_due():

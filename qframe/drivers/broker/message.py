@@ -139,6 +139,14 @@ class BrokerJob(Reservation):
     def fence(self) -> bytes:
         return f"{self.id}:{self.deliveries}".encode()
 
+    def comes_from_others(self, attempts: int, delay: float) -> None:
+        """Note what others say of their message: its starts, and the seconds until it is due.
+
+        One that is not due is not reserved, but released until then.
+        """
+        self.message = replace(self.message, attempts=attempts, delay=delay)
+        self.attempts += attempts
+
     def lasts(self, until: float, sure_until: float) -> None:
         """Note until when the lease lasts, and is certain."""
         self.until, self.sure_until = until, sure_until

@@ -16,7 +16,7 @@ from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers.broker.backend import BrokerBackend
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 from qframe.drivers.guard import guarded
-from qframe.drivers.rabbitmq import checks
+from qframe.drivers.rabbitmq import celery, checks
 from qframe.drivers.rabbitmq.consumer import Consumer, Consumers, Delivery
 from qframe.drivers.rabbitmq.publisher import Publishers
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
@@ -40,6 +40,7 @@ class RabbitmqBackend(BrokerBackend):
     """
 
     settings_model = RabbitmqSettings
+    wires = frozenset({"celery"})
     capabilities = (
         BrokerBackend.capabilities
         | Capability.WAIT
@@ -103,16 +104,21 @@ class RabbitmqBackend(BrokerBackend):
         return jobs[:1]
 
     def _job(self, consumer: Consumer, delivery: Delivery, asked_at: float) -> BrokerJob:
+        settings, call = self.settings, None
+        if "task" in delivery.headers:
+            call = celery.translated(delivery, settings.celery_tasks, settings.max_payload)
         job = self.received(
             self._queue_of(delivery.name),
-            delivery.raw,
-            delivery.headers,
-            id=delivery.id,
+            delivery.raw if call is None else call.raw,
+            delivery.headers if call is None else {},
+            id=delivery.id if call is None else call.id,
             deliveries=delivery.times,
             delivery=(consumer, delivery.tag),
             asked_at=asked_at,
             lease=math.inf,
         )
+        if call is not None:
+            job.comes_from_others(call.attempts, call.delay)
         job.lasts(math.inf, asked_at + self.timing.hold * _SURE)
         job.worker_died = delivery.times > 1
         consumer.hold(job)

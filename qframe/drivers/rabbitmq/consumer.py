@@ -40,6 +40,8 @@ class Delivery(NamedTuple):
     times: int
     """How often it has been delivered, this time included."""
     tag: int
+    kind: str
+    """The type of its content; "" if its publisher did not say."""
 
 
 class Consumer(RabbitmqConnection):
@@ -277,9 +279,9 @@ def _delivery(name: str, message: Any) -> Delivery:  # noqa: ANN401 (as above)
     body = message.body
     raw = body.encode() if isinstance(body, str) else bytes(body)
     tag = int(message.delivery_info["delivery_tag"])
-    return Delivery(
-        name, raw, headers, str(message.properties.get("message_id", "")), before + 1, tag
-    )
+    said = message.properties
+    id_, kind = str(said.get("message_id", "")), str(said.get("content_type", ""))
+    return Delivery(name, raw, headers, id_, before + 1, tag, kind)
 
 
 def _beat(consumer: weakref.ref[Consumer]) -> None:

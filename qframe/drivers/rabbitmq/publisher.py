@@ -15,6 +15,7 @@ import amqp
 from qframe import forks
 from qframe.drivers.broker.message import BrokerMessage
 from qframe.drivers.guard import guarded
+from qframe.drivers.rabbitmq import celery
 from qframe.drivers.rabbitmq.connection import RabbitmqConnection
 from qframe.drivers.rabbitmq.errors import FAULTS, NotConfirmed, Unroutable
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
@@ -43,6 +44,8 @@ class Publisher(RabbitmqConnection):
         self._refused: list[BrokerMessage] = []
         self._returned: set[str] = set()
         """The ids of messages without a queue."""
+        self._of_celery: dict[str, Any] = {}
+        """The messages for Celery's workers among those being published, as it has them, by id."""
 
     def prepare(self, channel: Any) -> None:  # noqa: ANN401 (the client has no types)
         channel.confirm_select()
@@ -73,14 +76,34 @@ class Publisher(RabbitmqConnection):
 
         Declares the queues that are missing.
         """
-        self.declare(each.queue for each in messages)
+        found = ((each.id, celery.for_celery(each)) for each in messages)
+        self._of_celery = {id_: made for id_, made in found if made is not None}
+        self._declare_for(messages)
         back = self._publish(messages)
         if back:  # somebody has deleted their queue since it was declared
             again = [each for each in messages if each.id in back]
             self._declared -= {self.settings.name_of(each.queue) for each in again}
-            self.declare(each.queue for each in again)
+            self._declare_for(again)
             if self._publish(again):
                 raise Unroutable(f"{self.where} has no queue {again[0].queue}")
+
+    def _declare_for(self, messages: Sequence[BrokerMessage]) -> None:
+        """Declare missing queues, but one of Celery's workers only for what has waited for it.
+
+        A worker of Celery ends if its queue is there, and not as it would have declared it.
+        """
+        theirs = self._of_celery
+        for each in messages:
+            name = self.settings.name_of(each.queue)
+            if each.id not in theirs or name in self._declared:
+                continue
+            if self._count(name) is None:
+                if not each.kept:
+                    raise _without_worker(self.where, each.queue)
+                with self._channel_apart() as channel:
+                    channel.queue_declare(name, durable=True, auto_delete=False)
+            self._declared.add(name)
+        self.declare(each.queue for each in messages if each.id not in theirs)
 
     def _publish(self, messages: Sequence[BrokerMessage]) -> set[str]:
         """Publish messages to queues that exist. Returns the ids of those that came back."""
@@ -113,7 +136,7 @@ class Publisher(RabbitmqConnection):
             for each in messages:
                 self._published += 1
                 self._unconfirmed[self._published] = each
-                made = amqp.Message(
+                made = self._of_celery.get(each.id) or amqp.Message(
                     each.raw,
                     delivery_mode=_PERSISTENT,
                     message_id=each.id,
@@ -228,6 +251,14 @@ class Publisher(RabbitmqConnection):
 
 
 _BLOCKED = "takes no messages (connection.blocked): its memory or disk runs short"
+
+
+def _without_worker(where: str, queue: str) -> Unroutable:
+    error = Unroutable(
+        f"{where} has no queue {queue}: its worker, Celery's, declares it; start that first"
+    )
+    error.in_doubt = False
+    return error
 
 
 def arguments_of(version: str) -> dict[str, Any]:

@@ -67,6 +67,8 @@ class RabbitmqSettings(ConnectionSettings):
 
     `management` is the URL of the management plugin, for what AMQP does not tell: the names of
     queues, how many messages are reserved, policies. Its user is that of `url` unless it names one.
+    `celery_tasks` has the names of Celery's tasks, each with the name of the job that runs it here,
+    where that is another one.
     `consumer_timeout` repeats what `rabbitmq.conf` says, in seconds (0: none), for `qframe check`.
     """
 
@@ -82,6 +84,7 @@ class RabbitmqSettings(ConnectionSettings):
     connect_timeout: Wait = 5
     management: Annotated[str | None, AfterValidator(_management), Field(repr=False)] = None
     consumer_timeout: Annotated[Int, Field(ge=0, le=YEAR)] = 1800
+    celery_tasks: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
