@@ -295,6 +295,8 @@ def test_every_scenario_of_the_gate_is_there() -> None:
     elsewhere = [name for name, each in table.items() if each.backend("redis") is None]
     on_sql = ["F30s", "F34", "F35", "F36"]
     on_beanstalkd = ["F40", "F41", "F42", "F43", "F44", "F45"]
-    assert elsewhere == on_sql + on_beanstalkd
+    on_rabbitmq = ["F46", "F47", "F48", "F49", "F50", "F51", "F52"]
+    assert elsewhere == on_sql + on_beanstalkd + on_rabbitmq
     assert all(table[name].backend("postgres") is not None for name in on_sql)
     assert all(table[name].backend("beanstalkd") is not None for name in on_beanstalkd)
+    assert all(table[name].backend("rabbitmq") is not None for name in on_rabbitmq)
