@@ -144,7 +144,7 @@ def test_code_that_was_edited_under_a_worker(place: Project) -> None:
         (["work", "--quue", "mail"], "No such option"),
         (["wrok"], "No such command"),
         (["work", "databse"], "unknown connection"),
-        (["web"], "the web view needs"),
+        (["web"], "the dashboard needs"),
     ],
 )
 def test_a_wrong_command(place: Project, words: list[str], line: str) -> None:

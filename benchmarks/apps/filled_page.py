@@ -1,4 +1,4 @@
-"""Fills the default connection, and says how long each page of the web view takes on it.
+"""Fills the default connection, and says how long each page of the dashboard takes on it.
 
     python -m benchmarks.apps.filled_page WAITING FAILED
 

@@ -1,4 +1,4 @@
-"""The web view with a million jobs that wait and 200,000 that failed; and what metrics cost."""
+"""The dashboard with a million jobs that wait and 200,000 that failed; and what metrics cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from benchmarks.sql.mariadb import MariadbServer
 from benchmarks.sql.postgres import PostgresServer
 from benchmarks.sql.server import SqlServer
 
-TITLE = "The web view, and what metrics cost"
+TITLE = "The dashboard, and what metrics cost"
 
 PARTS = ("pages", "metrics")
 _LIMIT = 0.2

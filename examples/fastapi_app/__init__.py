@@ -1,1 +1,1 @@
-"""A FastAPI application that makes digests in the background, with the web view mounted."""
+"""A FastAPI application that makes digests in the background, with the dashboard mounted."""

@@ -1,1 +1,1 @@
-"""A Flask application that counts words in the background, with the web view mounted."""
+"""A Flask application that counts words in the background, with the dashboard mounted."""

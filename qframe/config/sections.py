@@ -158,7 +158,7 @@ _Token = Annotated[SecretStr, Field(min_length=_SHORTEST_KEY)]
 
 
 class DispatchSettings(Section):
-    """What other programs may dispatch, by `POST /api/v1/jobs` of the web view.
+    """What other programs may dispatch, by `POST /api/v1/jobs` of the dashboard.
 
     `jobs` are the names of the allowed classes. Each of `tokens`, by the name of its program, may
     dispatch them, and nothing else. A request may choose a queue that matches `queues`, a

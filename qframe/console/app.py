@@ -202,7 +202,7 @@ def main() -> None:
 
 def _called(words: Sequence[str]) -> int:
     if _COMPLETION in os.environ:
-        return app(words, standalone_mode=False) or 0
+        return app(words, prog_name="qframe", standalone_mode=False) or 0
     if not words and sys.stdout.isatty() and top.has_project():
         return top.state()
     _check_words(words)

@@ -1,4 +1,4 @@
-"""The admin: failed jobs as a list with retry and forget, and a link to the web view."""
+"""The admin: failed jobs as a list with retry and forget, and a link to the dashboard."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class FailedJobAdmin(NothingToAdd):
 
 @admin.register(Queue)
 class QueueAdmin(NothingToAdd):
-    """Leads to the web view."""
+    """Leads to the dashboard."""
 
     def changelist_view(
         self,
@@ -138,14 +138,14 @@ class QueueAdmin(NothingToAdd):
         if where is None:
             messages.warning(
                 request,
-                'the web view has no address: path("admin/queues/", include("qframe.django.urls"))',
+                'the dashboard has no address: path("admin/queues/", include("qframe.django.urls"))',
             )
             return HttpResponseRedirect(reverse("admin:index"))
         return HttpResponseRedirect(where)
 
 
 def board_url() -> str | None:
-    """Returns the address of the web view; None if it has none."""
+    """Returns the address of the dashboard; None if it has none."""
     try:
         return str(reverse("qframe-board:board"))
     except NoReverseMatch:

@@ -1,4 +1,4 @@
-"""The web view behind Django's own sign-in: for staff, who may do what their permissions allow."""
+"""The dashboard behind Django's own sign-in: for staff, who may do what their permissions allow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FAILED = {
 
 
 async def board(request: HttpRequest, path: str = "") -> HttpResponse:
-    """Answers for the web view, which itself checks where a change comes from."""
+    """Answers for the dashboard, which itself checks where a change comes from."""
     who = await sync_to_async(_grant)(request)
     if who is None:
         return redirect_to_login(request.get_full_path(), _login_url())

@@ -59,7 +59,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
 
 
 def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
-    """Finds a web view mounted where it hides the admin's own list."""
+    """Finds a dashboard mounted where it hides the admin's own list."""
     if not getattr(settings, "ROOT_URLCONF", None):  # as in the settings of a worker
         return []
     try:
@@ -71,7 +71,7 @@ def check_addresses(**_: Any) -> list[CheckMessage]:  # noqa: ANN401 (Django's)
         return []
     return [
         Warning(
-            f"the web view at {board} hides the admin's failed jobs at {listed}",
+            f"the dashboard at {board} hides the admin's failed jobs at {listed}",
             hint='Mount it beside them: path("admin/queues/", include("qframe.django.urls")).',
             id="qframe.W002",
         )

@@ -1,4 +1,4 @@
-"""The web view's addresses: `path("admin/queues/", include("qframe.django.urls"))`.
+"""The dashboard's addresses: `path("admin/queues/", include("qframe.django.urls"))`.
 
 They come before the admin's own, which match whatever begins with `admin/`.
 """

@@ -29,7 +29,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (what is there)
-    """Imports lazily: jobs need no web view, Starlette has no FastAPI."""
+    """Imports lazily: jobs need no dashboard, Starlette has no FastAPI."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

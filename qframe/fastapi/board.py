@@ -1,4 +1,4 @@
-"""page: the web view to mount, behind an `authorize` with the parameters of a route."""
+"""page: the dashboard to mount, behind an `authorize` with the parameters of a route."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN = "/healthz"
 def page(
     authorize: Callable[..., Any], manager: QueueManager | None = None, *, live: bool = True
 ) -> ASGIApp:
-    """Returns the web view as an ASGI application: mounted at `/queues` by `app.mount`.
+    """Returns the dashboard as an ASGI application: mounted at `/queues` by `app.mount`.
 
     `authorize` may have the parameters of a route: the `Request`, cookies, `Depends`, `Security`;
     it may be `async`, and raise `HTTPException`. It returns `"none"`, `"read"`, `"act"`, the names

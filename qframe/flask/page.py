@@ -1,4 +1,4 @@
-"""The web view as a blueprint: `app.register_blueprint(page(may), url_prefix="/queues")`."""
+"""The dashboard as a blueprint: `app.register_blueprint(page(may), url_prefix="/queues")`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def page(
     authorize: Callable[[], Access | Visitor | ResponseReturnValue | None],
     name: str = "qframe",
 ) -> Blueprint:
-    """Returns the web view as a blueprint to be registered under any prefix.
+    """Returns the dashboard as a blueprint to be registered under any prefix.
 
     `authorize()` returns what the sender of the request may do: `"none"`, `"read"`, `"act"`, the
     names of actions (`{"retry", "pause"}`), or a `Visitor(name, access)`. It runs within Flask's

@@ -1,4 +1,4 @@
-"""The web view: all connections in one place, and the same for programs (`qframe[web]`).
+"""The dashboard: all connections in one place, and the same for programs (`qframe[web]`).
 
 `app` is an ASGI application: run it by `qframe web`, or mount it in your own. `wsgi` is the same
 for Flask and Django.
@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] == "qframe":
         raise
     raise ConfigurationError(
-        f"the web view needs {error.name}: pip install 'qframe[web]'"
+        f"the dashboard needs {error.name}: pip install 'qframe[web]'"
     ) from None
 
 __all__ = ["Access", "Visitor", "app", "wsgi"]

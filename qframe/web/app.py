@@ -68,7 +68,7 @@ def app(
     challenge: bool = False,
     local: bool = False,
 ) -> ASGIApp:
-    """Returns the web view as an ASGI application, to run or to mount.
+    """Returns the dashboard as an ASGI application, to run or to mount.
 
     `manager` holds the connections; by default it is the process's own. `authorize(request)`
     returns what the sender of a request may do: `"none"`, `"read"`, `"act"`, `"dispatch"` (by

@@ -1,4 +1,4 @@
-"""FastAPI and Flask, served for real, with a real worker, and the web view under its prefix."""
+"""FastAPI and Flask, served for real, with a real worker, and the dashboard under its prefix."""
 
 from __future__ import annotations
 

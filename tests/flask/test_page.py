@@ -1,4 +1,4 @@
-"""The web view in a Flask application: who may open it is said in Flask's request."""
+"""The dashboard in a Flask application: who may open it is said in Flask's request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin and the web view: who sees what, and what acting does."""
+"""The admin and the dashboard: who sees what, and what acting does."""
 
 from django.contrib.auth.models import Permission, User
 from django.test import AsyncClient, TransactionTestCase
