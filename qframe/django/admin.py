@@ -138,7 +138,7 @@ class QueueAdmin(NothingToAdd):
         if where is None:
             messages.warning(
                 request,
-                'the dashboard has no address: path("admin/queues/", include("qframe.django.urls"))',
+                'no address yet: path("admin/queues/", include("qframe.django.urls"))',
             )
             return HttpResponseRedirect(reverse("admin:index"))
         return HttpResponseRedirect(where)
