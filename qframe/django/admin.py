@@ -138,7 +138,7 @@ class QueueAdmin(NothingToAdd):
         if where is None:
             messages.warning(
                 request,
-                'no address yet: path("admin/queues/", include("qframe.django.urls"))',
+                'mount the dashboard: path("admin/queues/", include("qframe.django.urls"))',
             )
             return HttpResponseRedirect(reverse("admin:index"))
         return HttpResponseRedirect(where)
