@@ -9,7 +9,7 @@ import time
 import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import amqp
 import pytest
@@ -20,7 +20,7 @@ from qframe.drivers.broker.message import BrokerMessage
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.drivers.rabbitmq.celery import TranslatedDelivery, for_celery, translated
 from qframe.drivers.rabbitmq.consumer import Delivery
-from qframe.exceptions import InvalidPayload
+from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.payload import envelope
 from tests.drivers.broker.acts import begin, do, taken
 from tests.drivers.rabbitmq.conftest import Connect
@@ -199,3 +199,29 @@ def test_an_eta_is_a_delay_that_holds_no_message(
     wait_for(comes, "the job that was delayed")
     assert found == ["add-later"]
     assert taken(backend) is None
+    backend.close()  # which would put back what is held
+    assert server.ready(f"{prefix}default") == 0
+
+
+def test_an_eta_waits_for_the_store_and_nothing_is_lost(
+    server: RabbitmqServer,
+    backend: RabbitmqBackend,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost(*_: object) -> NoReturn:
+        raise BackendUnavailable("the store is away")
+
+    assert taken(backend) is None
+    for name in ("plain", "later"):
+        publish(server, f"{prefix}default", name)
+    with monkeypatch.context() as away:
+        away.setattr(backend._facts(), "apply", lost)
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match="the store is away"):
+                backend.reserve(["default"], 2)
+    jobs, _ = backend.reserve(["default"], 2)
+    assert [envelope.parse(each.raw_body)["uuid"] for each in jobs] == ["add-plain"]
+    assert backend.sizes("default").delayed == 1
+    backend.close()
+    assert server.ready(f"{prefix}default") == 1  # the plain one was only held
