@@ -201,6 +201,10 @@ def test_forwards_follow_each_other(using: Callable[..., QueueManager]) -> None:
     queues = using(forward={"one": "two", "two": "three@second"})
     dispatch(Invoice()).on_queue("one").send()
     assert there(queues) == {"three@second": 1}
+    queues = using(forward={"one": "two@second", "two": "three@first"})
+    dispatch(Invoice()).on_queue("one").send()
+    bulk([Invoice()], "one")
+    assert there(queues) == {"three@first": 2}
 
 
 def test_a_later_link_stays_on_the_connection_of_its_chain(

@@ -66,11 +66,17 @@ class Places:
         return at
 
     def on(self, queue: str, connection: str) -> str:
-        """Return the queue for a push that stays on its connection, such as a link of a chain."""
+        """Return the queue for a push that stays on its connection, such as a link of a chain.
+
+        That is the last one on this connection of those that forwards lead to.
+        """
         at = QueuePlace(queue, connection)
-        while (to := self._next(at)) is not None and to.connection == connection:
+        here = queue
+        while (to := self._next(at)) is not None:
             at = to
-        return at.queue or queue
+            if at.connection == connection and at.queue is not None:
+                here = at.queue
+        return here
 
     def _next(self, at: QueuePlace) -> QueuePlace | None:
         place = self._forward.get(at.queue or "")
