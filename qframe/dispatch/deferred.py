@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import logging
+from asyncio import CancelledError
 from collections import deque
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
@@ -31,16 +33,23 @@ _MANY = 100
 class DeferredJobs:
     """Runs the jobs that its block defers, in order, when the block has ended or raised.
 
-    `with DeferredJobs():`, or `async with`, which does not block the event loop.
+    `with DeferredJobs():`, or `async with`, which does not block the event loop. If the task of an
+    `async with` is cancelled, they run all the same.
     """
 
     def __init__(self) -> None:
         self._jobs: deque[DeferredJob] = deque()
+        self._is_over = False
+        """Whether the block has ended and run its jobs: it takes no more."""
+        self._ending = forks.lock()
 
     def add(self, job: DeferredJob) -> int:
-        """Add a job. Returns how many there are."""
-        self._jobs.append(job)
-        return len(self._jobs)
+        """Add a job. Returns how many there are; 0 if the block takes no more."""
+        with self._ending:
+            if self._is_over:
+                return 0
+            self._jobs.append(job)
+            return len(self._jobs)
 
     def run(self) -> None:
         """Run what was added, and what that adds."""
@@ -51,7 +60,22 @@ class DeferredJobs:
         """Forget them: they are another process's."""
         self._jobs.clear()
 
+    def _has_ended(self) -> bool:
+        """Whether none is left to run; then the block is over."""
+        with self._ending:
+            self._is_over = not self._jobs
+            return self._is_over
+
+    def _leave(self) -> None:
+        with suppress(ValueError):  # a server may close a response in another thread
+            _block.reset(self._token)
+
+    def _end(self) -> None:
+        while not self._has_ended():
+            self.run()
+
     def __enter__(self) -> Self:
+        self._is_over = False
         self._token: Token[DeferredJobs | None] = _block.set(self)
         return self
 
@@ -61,8 +85,8 @@ class DeferredJobs:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _block.reset(self._token)
-        self.run()
+        self._leave()
+        self._end()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -73,9 +97,10 @@ class DeferredJobs:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _block.reset(self._token)
-        while self._jobs:
-            await self._jobs.popleft().run_from_loop()
+        self._leave()
+        if not self._has_ended():
+            hooks = self._jobs[0].hooks
+            await send_from_thread(Handed(None, None), self._end, hooks).outcome()
 
 
 class DeferredJob:
@@ -87,7 +112,7 @@ class DeferredJob:
         waiting: deque[Push],
         job_class: type[JobDefinition] | None,
     ) -> None:
-        self._hooks: Hooks = connection.hooks
+        self.hooks: Hooks = connection.hooks
         self._run = partial(connection.work_off, waiting, job_class)
         self._name = "a deferred job" if job_class is None else job_class.__qualname__
         self._context = contextvars.copy_context()
@@ -96,12 +121,8 @@ class DeferredJob:
         """Run it. What it raises is recorded as its failure, and logged."""
         try:
             self._context.run(self._run)
-        except Exception:
+        except (Exception, SystemExit, CancelledError):  # those behind it run all the same
             log.exception("%s failed after it was deferred", self._name)
-
-    async def run_from_loop(self) -> None:
-        """As `run`, in a thread."""
-        await send_from_thread(Handed(None, None), self.run, self._hooks).outcome()
 
 
 _block: ContextVar[DeferredJobs | None] = ContextVar("qframe_deferred", default=None)
@@ -123,9 +144,7 @@ class DeferredConnection(SyncConnection):
         block = _block.get()
         if current.running.get() is not None:
             job.run()
-        elif block is not None:
-            block.add(job)
-        else:
+        elif block is None or not block.add(job):  # or a task has outlived its request
             process.before_a_child_ends(run_at_end)
             if _at_end.add(job) == _MANY:
                 log.warning(

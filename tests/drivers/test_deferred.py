@@ -55,6 +55,8 @@ class Note(Queueable):
         ran.append(self.word)
         if self.word == "fails":
             raise ValueError("no use")
+        if self.word == "exits":
+            raise SystemExit(3)
         if self.word == "dispatches":
             Note.dispatch(word="inner").send()
             ran.append("dispatched")
@@ -113,6 +115,71 @@ def test_on_a_loop_they_run_in_a_thread() -> None:
     asyncio.run(main())
     assert ran == ["a", "awaited"]
     assert threading.get_ident() not in places
+
+
+def test_what_a_task_defers_that_outlives_its_block_runs_at_the_end_of_the_process() -> None:
+    async def late(over: asyncio.Event) -> None:
+        await over.wait()
+        await dispatch(Note(word="late"))
+
+    async def main() -> None:
+        over = asyncio.Event()
+        async with DeferredJobs():
+            await dispatch(Note(word="a"))
+            task = asyncio.create_task(late(over))
+        over.set()
+        await task
+
+    asyncio.run(main())
+    assert ran == ["a"]
+    run_at_end()
+    assert ran == ["a", "late"]
+
+
+def test_they_run_also_if_the_task_is_cancelled_while_they_do() -> None:
+    async def request(begun: asyncio.Event) -> None:
+        async with DeferredJobs():
+            for word in "abc":
+                await dispatch(Note(word=word))
+            begun.set()
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        begun = asyncio.Event()
+        task = asyncio.create_task(request(begun))
+        await begun.wait()
+        for _ in range(2):  # the second one reaches it where it waits for its jobs
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    wait_for(lambda: len(ran) == 3, "they have run")
+    assert ran == ["a", "b", "c"]
+
+
+def test_a_job_that_exits_keeps_no_other_from_running(caplog: pytest.LogCaptureFixture) -> None:
+    with DeferredJobs():
+        Note.dispatch(word="exits").send()
+        Note.dispatch(word="a").send()
+    assert ran == ["exits", "a"]
+    assert "SystemExit" in caplog.text
+
+
+def test_a_response_may_be_closed_in_another_thread() -> None:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        Note.dispatch(word="a").send()
+        return [b""]
+
+    response = DeferredWsgiMiddleware(app)({}, lambda *_: None)
+    thread = threading.Thread(target=response.close)
+    thread.start()
+    thread.join()
+    assert ran == ["a"]
+    Note.dispatch(word="later").send()
+    run_at_end()
+    assert ran == ["a", "later"]
 
 
 def test_in_a_running_job_it_runs_at_once() -> None:
