@@ -484,17 +484,18 @@ class Connection:
     def remove(self, found: Found) -> bool:
         """Remove a waiting job, with everything that belongs to its end.
 
-        Returns False if it moved.
+        Returns False if it moved, or if another message of the job has started.
         """
         reservation = self.backend.take(found)
         if reservation is None:
             return False
         job = ReservedJob(self.context, reservation)
+        is_job = not job.is_second()
         try:
             job.settle(End(State.CANCELLED, remark="cancelled while it waited"))
         except LeaseLost:
             return False
-        return True
+        return is_job
 
     def remove_in_line(self, job: LinedJob) -> bool:
         """Remove a job of a group that stands in line, with everything that belongs to its end.

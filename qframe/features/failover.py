@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
+from qframe.contracts.backend import Capability
 from qframe.drivers.failover import doubts
 from qframe.exceptions import BackendUnavailable
 from qframe.features.base import Plan, Pushing
@@ -25,24 +26,28 @@ class FailoverFeature(Feature):
     waits: ClassVar[bool] = True
 
     def push(self, context: Context, job: Pushing, plan: Plan) -> None:
-        """Forget the doubt about a job that is retried: it runs once more."""
+        """Let a retried job run once more, be it by a message that its other connection has yet."""
         if job.retried and job.uuid:
-            plan.add(*doubts.forgotten(job.uuid))
+            plan.add(*doubts.reopened(job.uuid))
 
-    def skip_reason(self, job: ReservedJob) -> str | None:
-        """Skip the second message of a job.
+    def is_second(self, job: ReservedJob) -> bool:
+        """Whether the job's other message has started; if not, this one is the job from now on.
 
         If the store does not answer, the job starts: a failover is there to go on.
         """
         uuid = job.own_uuid
-        if not uuid or job.attempts():
-            return None
+        has_started = job.attempts() and Capability.COUNTS in job.context.backend.capabilities
+        if not uuid or has_started:
+            return False
         here = getattr(job.reservation, "came_from", "") or job.connection_name
         try:
-            if doubts.may_start(job.context.backend, uuid, here):
-                return None
+            return not doubts.may_start(job.context.backend, uuid, here)
         except BackendUnavailable as error:
             log.debug("%s starts, whether its push was in doubt or not: %s", uuid, error)
+            return False
+
+    def skip_reason(self, job: ReservedJob) -> str | None:
+        """Skip the second message of a job."""
+        if not job.is_second():
             return None
-        job.disown()
         return "its push was in doubt and made again, and its other message has started"

@@ -189,9 +189,12 @@ class ReservedJob(CompletableJob):
             self._history = History.from_json(notes.decode("utf-8", "replace") or None)
         return self._history
 
-    def disown(self) -> None:
-        """Leave the job to another message of it: the end of this one is its deletion alone."""
-        self.features = ()
+    def is_second(self) -> bool:
+        """Whether the job is left to another message of it; the end of this one is its deletion."""
+        if any(feature.is_second(self) for feature in self.features):
+            self.features = ()
+            return True
+        return False
 
     # -- its start --------------------------------------------------------------------------------
 
@@ -504,6 +507,10 @@ class Feature(PushFeature):
     """Whether it concerns only waiting jobs; the sync connection has none."""
     asks: ClassVar[bool] = False
     """Whether `end` calls the backend, which takes time and may fail."""
+
+    def is_second(self, job: ReservedJob) -> bool:
+        """Whether another message of the job has started; if not, this one is the job."""
+        return False
 
     def skip_reason(self, job: ReservedJob) -> str | None:
         """Return why a held job need not run; None if it must."""

@@ -1,8 +1,9 @@
 """FailoverBackend: several backends as one; pushes go to the first that answers.
 
-A push goes to the next backend only if the one before cannot have taken it. If its answer was
-lost, the same backend is asked again, and the next one only once the doubt is noted where all
-workers look (`doubts.py`). Everything about a reservation goes to the backend that gave it.
+A push goes to the next backend only if the one before cannot have taken it, or once the doubt
+whether it has is noted where all workers look (`doubts.py`). None is asked again here: a backend
+repeats a request itself where both count once. Everything about a reservation goes to the backend
+that gave it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class FailoverBackend(Backend):
         errors: list[BackendUnavailable] = []
         for member in sorted(self._members, key=lambda each: not each.is_up):
             try:
-                self._push_to(member, left)
+                member.ask(methodcaller("apply", *left))
             except BackendUnavailable as error:
                 errors.append(error)
                 if error.in_doubt:
@@ -112,22 +113,6 @@ class FailoverBackend(Backend):
                 return [APPLIED] * len(steps)
         errors[0].in_doubt = any(each.in_doubt for each in errors)
         raise errors[0]
-
-    @staticmethod
-    def _push_to(member: Member, steps: Sequence[Step]) -> None:
-        """Push to a member; once more if it is in doubt whether it has taken them.
-
-        Where a backend numbers its requests, both count once.
-        """
-        for is_second in (False, True):
-            try:
-                member.ask(lambda backend: backend.apply(*steps))
-            except BackendUnavailable as error:
-                error.in_doubt = error.in_doubt or is_second
-                if is_second or not error.in_doubt:
-                    raise
-            else:
-                return
 
     def _without_started(
         self, steps: Sequence[Step], error: BackendUnavailable, began: float

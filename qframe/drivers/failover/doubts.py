@@ -48,9 +48,9 @@ def may_start(facts: Backend, uuid: str, connection: str) -> bool:
             return False
 
 
-def forgotten(uuid: str) -> tuple[Operation, ...]:
-    """Return the operations after which a job begins anew, as it was never in doubt."""
-    return Unset(_doubt(uuid)), Unset(_started(uuid))
+def reopened(uuid: str) -> tuple[Operation, ...]:
+    """Return the operations after which a job begins anew; it may have a message left elsewhere."""
+    return Set(_doubt(uuid), _OPEN, _DOUBTED_FOR), Unset(_started(uuid))
 
 
 def _doubting(uuid: str) -> Step:

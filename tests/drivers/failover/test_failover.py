@@ -25,10 +25,11 @@ from qframe import (
 )
 from qframe.config import PlaceSettings
 from qframe.connection import Connection
-from qframe.contracts.backend import Health
+from qframe.contracts.backend import Capability, Health
 from qframe.contracts.browsing import Place
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import State
+from qframe.contracts.step import Result, Step
 from qframe.drivers.failover.backend import FailoverBackend
 from qframe.drivers.failover.doubts import may_start, open_doubts
 from qframe.exceptions import BackendUnavailable, ConfigurationError
@@ -190,6 +191,83 @@ def test_the_second_message_of_a_job_touches_nothing_of_it(shop: Shop) -> None:
     shop.work()
     assert shop.kinds().count(events.JobSkipped) == 1
     assert dispatch(Only(word="a")).send() == first  # its lock is held: it still runs
+
+
+def test_a_push_whose_answer_stays_out_is_not_made_again_on_the_same_connection(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a request made again is another message, both would run: they have one connection."""
+    (redis, _) = shop.members
+    apply, answers = redis.backend.apply, iter([False])
+
+    def applied(*steps: Step) -> list[Result]:
+        results: list[Result] = apply(*steps)
+        if not next(answers, True):
+            raise BackendUnavailable("no answer")
+        return results
+
+    monkeypatch.setattr(redis.backend, "apply", applied)
+    dispatch(Note(word="a")).send()
+    assert shop.there() == (1, 1)
+    shop.wait_until_it_is_tried_again()
+    shop.work()
+    assert (ran, shop.there()) == (["a"], (0, 0))
+
+
+def test_a_cancelled_job_whose_push_was_in_doubt_never_runs(shop: Shop) -> None:
+    in_doubt(shop)
+    uuid = dispatch(Only(word="a")).send()
+    shop.proxy.switch(Mode.PASS)
+    shop.wait_until_it_is_tried_again()
+    assert shop.both.cancel(uuid) is Cancelling.REMOVED
+    shop.work()
+    assert (ran, shop.there()) == ([], (0, 0))
+
+
+def test_cancelling_the_second_message_leaves_the_job_alone(shop: Shop) -> None:
+    in_doubt(shop)
+    uuid = dispatch(Only(word="a")).send()
+    shop.proxy.switch(Mode.PASS)
+    (job,) = shop.queues.connection("file").reserve(["default"])
+    assert may_start(job.context.backend, job.uuid, "file")
+    job.context.backend.apply(job.start_plan())
+    shop.wait_until_it_is_tried_again()
+    assert shop.both.cancel(uuid) is not Cancelling.REMOVED
+    assert shop.both.cancel(uuid) is Cancelling.RUNNING
+    assert dispatch(Only(word="a")).send() == uuid  # its lock is held: it still runs
+
+
+def test_the_second_message_of_a_job_that_was_retried_is_skipped(shop: Shop) -> None:
+    acts["a"] = lambda: 1 / 0
+    in_doubt(shop)
+    dispatch(Note(word="a")).send()
+    shop.work("file")
+    acts.clear()
+    (record,) = shop.both.failed.all()
+    assert retry(shop.queues, shop.both.failed, record)
+    assert shop.there() == (1, 1)
+    shop.work("file")
+    assert ran == ["a", "a"]
+    shop.proxy.switch(Mode.PASS)
+    shop.wait_until_it_is_tried_again()
+    shop.work()
+    assert (ran, shop.there()) == (["a", "a"], (0, 0))
+
+
+def test_a_second_message_that_counts_as_started_is_skipped_all_the_same(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on beanstalkd, where it counts when a worker dies that only held it."""
+    able = shop.both.backend.capabilities & ~Capability.COUNTS
+    monkeypatch.setattr(shop.both.backend, "capabilities", able)
+    in_doubt(shop)
+    dispatch(Note(word="a")).send()
+    shop.work("file")
+    shop.proxy.switch(Mode.PASS)
+    shop.wait_until_it_is_tried_again()
+    (job,) = shop.both.reserve(["default"])
+    job.reservation.attempts = 1
+    assert job.skip_reason() is not None
 
 
 def test_a_job_that_has_started_is_not_pushed_again(
