@@ -397,16 +397,19 @@ class QueueMover:
     def _move_record(self, record: FailedJob) -> None:
         """Move a failed job, which is then retried on the target."""
         source, moved = self._source, replace(record, connection=self._target.name)
-        if source.failed.place is self._target.failed.place or not self._apart:
-            source.failed.add(moved)
-        else:
-            copies = steps_of(source, record)
-            kept = self._transit.keeping([Record(moved), *written(copies, self._target)])
-            forget = Forget(record.uuid, record.failed_at)
-            step = Step(None, forget, *(Unset(each.key, each.value) for each in copies), kept)
-            (result,) = source.backend.apply(step)
+        forget, place = Forget(record.uuid, record.failed_at), source.failed.place
+        if place is self._target.failed.place:
+            (result,) = place.apply(Step(None, forget, Record(moved)))
             if not result.applied:
                 return  # it was retried or forgotten
+        else:
+            copies = steps_of(source, record) if self._apart else []
+            kept = self._transit.keeping([Record(moved), *written(copies, self._target)])
+            step = Step(None, forget, *(Unset(each.key, each.value) for each in copies), kept)
+            (result,) = source.backend.apply(step)
+            if not result.applied:  # as above; in parts, the facts may be written all the same
+                source.backend.apply(Step(None, Unset(kept.key, kept.value)))
+                return
             self._transit.deliver([(kept.key, kept.value)])
         self._count(MoveRow(record.queue, "failed", "moved"))
 

@@ -297,6 +297,25 @@ def test_failed_jobs_are_retried_where_they_are_then(site: Site, pair: str) -> N
     assert RAN == ["2"]
 
 
+@pytest.mark.parametrize("more", [{"store": "database"}, {"failed": "database"}, {"failed": "new"}])
+def test_failed_jobs_move_where_a_store_is_shared_unless_they_are_retried_meanwhile(
+    site: Site, more: dict[str, str]
+) -> None:
+    queues = site("memory to redis", **{key: {"driver": to} for key, to in more.items()})
+    old, new = queues.connection("old"), queues.connection("new")
+    for uuid in ("moves", "retried"):
+        payload = old.envelope(MovedJob(name=uuid)).raw
+        old.failed.add(FailedJob(uuid, "old", "default", payload, "E", "moved", 3, History(), 1.0))
+
+    def retry_another(moved: int) -> None:
+        (other,) = [each for each in old.failed.all() if each.connection == "old"]
+        assert retry(queues, old.failed, other)
+
+    QueueMover(queues, "old", "new", retry_another).move(["default"])
+    assert [each.connection for each in new.failed.all()] == ["new"]
+    assert old.failed.count() == ("failed" in more)
+
+
 def test_what_cannot_move_stays_with_its_reason(site: Site) -> None:
     queues = site()
     old, new = queues.connection("old"), queues.connection("new")
