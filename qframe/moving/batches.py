@@ -43,6 +43,7 @@ PARKED = "parked:"
 _MOST = 100_000
 """The members of the largest batch that moves."""
 _WAITS = "its batch moves once none of its jobs runs"
+_CHANGED = "its batch was changed just now: repeat the command"
 
 
 class ParkedJob(NamedTuple):
@@ -128,6 +129,8 @@ class BatchMover:
                 if result.applied and isinstance(kept, Set):
                     self._transit.deliver([(kept.key, kept.value)])
                     moved(each.push)
+                else:
+                    stays(each.push, _CHANGED)
 
     def _move(self, identity: str, jobs: Sequence[ParkedJob]) -> str:
         """Move what is kept of a batch. Returns why it stays; "" if it has moved, or is gone."""
@@ -148,7 +151,7 @@ class BatchMover:
         known = Expect(key, text), Expect(f"{key}:size", size)
         (result,) = backend.apply(Step(None, *known, *map(Unset, keys), kept))
         if not result.applied:
-            return "its batch was changed just now: repeat the command"
+            return _CHANGED
         self._transit.deliver([(kept.key, kept.value)])
         return ""
 

@@ -101,7 +101,6 @@ class ScheduleMover:
         if not result.applied:
             return "it was changed just now: repeat the command"
         self._transit.deliver([(kept.key, kept.value)])
-        self._target.backend.apply(Step(None, self._new.mark()))
         return ""
 
     def copy_progress(self) -> None:

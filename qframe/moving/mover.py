@@ -44,6 +44,7 @@ from qframe.moving.facts import SHARED, facts_of, keeps_facts, share_store, step
 from qframe.moving.transit import AT_ONCE, Transit
 from qframe.payload import envelope
 from qframe.payload.text import one_line
+from qframe.schedules.rows import keys_of
 
 _BROWSED = Capability.BROWSE | Capability.SEARCH
 _BURIES = Capability.BURY | Capability.SEARCH
@@ -99,7 +100,8 @@ class QueueMover:
         self._check()
         self._apart = not share_store(self._source.backend, self._target.backend)
         """Whether the target has another store."""
-        self._transit = Transit(self._source, self._target, apart=self._apart)
+        schedules = keys_of(queues, self._target)
+        self._transit = Transit(self._source, self._target, schedules, apart=self._apart)
         self._batches = BatchMover(self._source, self._target, self._transit)
         self._schedules = ScheduleMover(queues, self._source, self._target, self._transit)
         timing = self._source.backend.timing

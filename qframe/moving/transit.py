@@ -42,6 +42,7 @@ from qframe.features.steps import Waiting, waits_key
 from qframe.moving.facts import SHARED
 from qframe.outbox.text import decoded, encoded
 from qframe.payload import envelope
+from qframe.schedules.state import ScheduleKeys
 
 AT_ONCE = 100
 """Jobs that are taken, kept and handed over together."""
@@ -82,11 +83,14 @@ class TransitItem:
 class Transit:
     """What is on its way between two connections. Raises `BackendUnavailable`.
 
-    `apart`: whether they have stores of their own.
+    `schedules` are the keys of the target's; `apart`: whether they have stores of their own.
     """
 
-    def __init__(self, source: Connection, target: Connection, *, apart: bool) -> None:
+    def __init__(
+        self, source: Connection, target: Connection, schedules: ScheduleKeys, *, apart: bool
+    ) -> None:
         self._apart = apart
+        self._schedules = schedules
         self._source = source
         self._target = target
         self._prefix = transit_prefix(source.name, target.name)
@@ -238,9 +242,12 @@ class Transit:
     # -- what follows a push ----------------------------------------------------------------------
 
     def _finish(self, item: TransitItem) -> None:
-        """Note where a job waits that an event is to wake."""
+        """Note where a job waits that an event is to wake, and tell of a new schedule."""
         push = _push_of(item)
         if push is None:
+            row = self._schedules.row()
+            if any(isinstance(e, Set) and e.key.startswith(row) for e in item.operations):
+                self._target.backend.apply(Step(None, self._schedules.mark()))
             return
         uuid = envelope.uuid_of(push.raw)
         if push.delay and any(

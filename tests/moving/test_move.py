@@ -29,13 +29,14 @@ from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.queue import Sizes
 from qframe.contracts.status import State
-from qframe.contracts.step import Bury, Operation, Release, Reservation, Start, Step
+from qframe.contracts.step import Bury, Expect, Operation, Push, Release, Reservation, Start, Step
 from qframe.exceptions import ConfigurationError
 from qframe.failed.retry import retry
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.registry import Registry
 from qframe.moving import QueueMover
+from qframe.moving.transit import Transit
 from qframe.payload.envelope import uuid_of
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
 from qframe.schedules.state import ScheduleProgress
@@ -392,6 +393,42 @@ def test_what_is_kept_of_ended_jobs_and_of_schedules_moves(site: Site, pair: str
     dispatch(MovedJob(name="once")).on_connection("new").once("key", within=3600).send()
     assert new.size() == 0
     assert move(queues) == {("schedule", "stays"): 1}
+
+
+def test_a_schedule_that_an_earlier_move_left_on_its_way_is_told_of(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = site()
+    old, new = queues.connection("old"), queues.connection("new")
+    ScheduleRows(queues).add(
+        old, "mine", ScheduleRow(job="moved", data={"name": "x"}, when="daily")
+    )
+
+    def died(self: Transit, kept: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transit, "deliver", died)
+        with pytest.raises(Died):
+            move(queues)
+    key = keys_of(queues, new).changed()
+    assert new.store.get(key) == [None]
+    move(queues)
+    assert new.store.get(key) != [None]  # by which programs that run schedules know of it
+
+
+def test_a_job_that_is_left_parked_is_counted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = site()
+    batch([MovedJob(name="a"), MovedJob(name="b")]).dispatch()
+    real = QueueMover._with_facts
+
+    def changed(self: QueueMover, push: Push, *more: Any) -> list[Operation]:
+        return [Expect("changed", "meanwhile"), *real(self, push, *more)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QueueMover, "_with_facts", changed)
+        assert move(queues) == {("ready", "stays"): 2}
+    assert move(queues) == {("ready", "moved"): 2}
 
 
 @pytest.mark.parametrize("pair", PAIRS)
