@@ -70,15 +70,21 @@ class AttemptLog:
         self._facts = facts
 
     def read(self, id: str) -> AttemptEntry | None:  # noqa: A002 (as the contract calls it)
-        (text,) = self._do(lambda facts: facts.read(self.key(id))) or [None]
-        return AttemptEntry.from_text(text)
+        return (self.look(id) or [None])[0]
+
+    def look(self, id: str) -> list[AttemptEntry | None]:  # noqa: A002 (as above)
+        """Return the entry of a message (None: it has none); an empty list without an answer."""
+        return [
+            AttemptEntry.from_text(each)
+            for each in self._do(lambda facts: facts.read(self.key(id)))
+        ]
 
     def write(self, id: str, entry: AttemptEntry, delay: float = 0) -> None:  # noqa: A002
         """Write the entry of a message, replacing any other."""
         self._apply(Set(self.key(id), entry.to_text(), _KEPT + delay))
 
-    def replace(self, id: str, known: AttemptEntry | None, entry: AttemptEntry) -> bool:  # noqa: A002
-        """Write the entry of a message if it still is `known`."""
+    def replace(self, id: str, known: AttemptEntry | None, entry: AttemptEntry) -> bool | None:  # noqa: A002
+        """Write the entry of a message if it still is `known`. Returns whether; None: no answer."""
         return self._apply(*self.replacing(id, known, entry))
 
     def replacing(
@@ -101,9 +107,9 @@ class AttemptLog:
     def key(self, id: str) -> str:  # noqa: A002
         return f"{self._prefix}:{id}"
 
-    def _apply(self, *operations: Operation) -> bool:
+    def _apply(self, *operations: Operation) -> bool | None:
         results = self._do(lambda facts: facts.apply(Step(None, *operations)))
-        return bool(results) and results[0].applied
+        return results[0].applied if results else None
 
     def _do(self, act: Callable[[Backend], list[T]]) -> list[T]:
         try:

@@ -196,6 +196,7 @@ def moment(value: object, what: str) -> float | None:
 def _opened(compression: object, body: bytes | str, longest: int) -> bytes | str:
     if compression is None:
         return body
+    compression = str(compression)  # a header may be a table
     raw = body.encode() if isinstance(body, str) else body
     opener: Any = None
     if compression == "application/x-gzip":

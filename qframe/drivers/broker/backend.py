@@ -178,7 +178,11 @@ class BrokerBackend(Backend):
         results: list[Result] = []
         with guarded:
             for way, group in groupby(steps, self._way):
-                results += way([*group])
+                try:
+                    results += way([*group])
+                except BackendUnavailable as error:
+                    error.in_doubt = error.in_doubt or bool(results)
+                    raise
         return results
 
     def _way(self, step: Step) -> Callable[[Sequence[Step]], list[Result]]:
@@ -194,7 +198,14 @@ class BrokerBackend(Backend):
         return [APPLIED] * len(steps)
 
     def _apply_each(self, steps: Sequence[Step]) -> list[Result]:
-        return [self._operate(step.reservation, *step.operations) for step in steps]  # type: ignore[arg-type] # as well
+        results: list[Result] = []
+        for step in steps:
+            try:
+                results.append(self._operate(step.reservation, *step.operations))  # type: ignore[arg-type] # as well
+            except BackendUnavailable as error:
+                error.in_doubt = error.in_doubt or bool(results)
+                raise
+        return results
 
     def _push(self, pushes: Sequence[Push]) -> None:
         late, now = list[BrokerMessage](), list[BrokerMessage]()
@@ -203,7 +214,11 @@ class BrokerBackend(Backend):
         if now:
             self.publish(now)
         if late:
-            self._kept.delay(late)
+            try:
+                self._kept.delay(late)
+            except BackendUnavailable as error:
+                error.in_doubt = error.in_doubt or bool(now)
+                raise
 
     def _operate(self, job: BrokerJob, operation: op.OfReservation) -> Result:
         if self.clock() >= job.until:
@@ -308,6 +323,14 @@ class BrokerBackend(Backend):
         longest = -math.inf if self.longest_release is None else self.longest_release
         return delay <= min(longest, job.ends_at - self.clock())
 
+    def replace_released(self, job: BrokerJob, delay: float) -> bool:
+        """Keep a copy of a message that could not be given back, as the broker has it no more.
+
+        False if another worker has started the message since its attempt was noted.
+        """
+        known = job.known
+        return known is not None and self._replace(job, known.attempts, known.notes, delay)
+
     def _replace(
         self,
         job: BrokerJob,
@@ -324,7 +347,6 @@ class BrokerBackend(Backend):
         notes = job.notes if notes is None else notes
         copy = job.message.copy(delay or 0.0, attempts, notes, priority)
         ended = AttemptEntry(attempts, job.deliveries, ended=True)
-        ending = self._log.replacing(job.id, job.known, ended)
         kept = None
         if delay is None:
             keeping = self._kept.burying(copy)
@@ -332,8 +354,8 @@ class BrokerBackend(Backend):
             _, keeping = self._kept.delaying(copy)
         else:
             kept, keeping = self._kept.delaying(copy, claim=True)
-        (result,) = self._facts().apply(Step(None, *ending, *keeping))
-        if not result.applied:
+        if not self._end_for_copy(job, ended, keeping):
+            self._drop_duplicate(job)
             return False
         job.end()
         try:
@@ -345,6 +367,18 @@ class BrokerBackend(Backend):
             log.debug("%s: a released job will be published later: %s", self.name, error)
         return True
 
+    def _end_for_copy(
+        self, job: BrokerJob, ended: AttemptEntry, keeping: Sequence[op.Operation]
+    ) -> bool:
+        """Keep a copy, and write that the message has ended. False if another delivery has it."""
+
+        def is_applied() -> bool:
+            ending = self._log.replacing(job.id, job.known, ended)
+            (result,) = self._facts().apply(Step(None, *ending, *keeping))
+            return result.applied
+
+        return is_applied() or (self._catches_up(job) and is_applied())
+
     # -- the log of attempts ----------------------------------------------------------------------
 
     def _recall(self, job: BrokerJob) -> bool:
@@ -352,7 +386,9 @@ class BrokerBackend(Backend):
 
         Returns False if it has ended: its acknowledgement was lost, or a copy of it has been begun.
         """
-        job.known = entry = self._log.read(job.id)
+        seen = self._log.look(job.id)
+        job.is_unsure = not seen
+        job.known = entry = seen[0] if seen else None
         if entry is None:
             return True
         if entry.ended or (job.message.kept and entry.deliveries >= job.deliveries):
@@ -364,17 +400,36 @@ class BrokerBackend(Backend):
     def _note(self, job: BrokerJob, attempts: int, notes: bytes, *, ended: bool = False) -> bool:
         """Write the entry of a job unless another delivery has written one."""
         entry = AttemptEntry(attempts, job.deliveries, notes, ended)
-        if not self._log.replace(job.id, job.known, entry):
-            now = self._log.read(job.id)
-            if now is not None and now not in {job.known, entry}:
-                return False
-        job.known, job.logged = entry, True
+        done = self._log.replace(job.id, job.known, entry)
+        if done is False and self._catches_up(job):
+            done = self._log.replace(job.id, job.known, entry)
+        if done is False:
+            return False
+        job.known, job.logged, job.is_unsure = entry, True, done is None
+        return True
+
+    def _catches_up(self, job: BrokerJob) -> bool:
+        """Look again at the entry of a job, which is not the one that was known.
+
+        Returns False if another delivery has written or removed it. Of a message that was published
+        twice, both may have been delivered as often: then it counts as another's unless the log
+        did not answer before.
+        """
+        seen = self._log.look(job.id)
+        entry = seen[0] if seen else job.known
+        if (entry is None or job.message.kept) and not job.is_unsure:
+            return False
+        if entry is not None and (entry.ended or entry.deliveries > job.deliveries):
+            return False
+        job.known = entry
         return True
 
     def _drop_duplicate(self, job: BrokerJob) -> None:
-        """Remove a message that was published twice, of which the other one was started."""
+        """Remove a message that has ended, or was published twice and the other one was started."""
         entry = self._log.read(job.id)
-        if job.message.kept and entry is not None and entry.deliveries <= job.deliveries:
+        if entry is None:
+            return
+        if entry.ended or (job.message.kept and entry.deliveries <= job.deliveries):
             self._acknowledge_quietly(job)
 
     def _acknowledge_quietly(self, job: BrokerJob) -> None:
@@ -389,20 +444,30 @@ class BrokerBackend(Backend):
         with guarded:
             results = self.apply(*first)
             self._look()
-            jobs, self._stash.jobs = self._stash.jobs, ()
-            self.give_back_all([job for job in jobs if job.queue not in queues])
-            found = self._known(job for job in jobs if job.queue in queues)
-            while len(found) < limit:
+            try:
+                return [*self._reserved(queues, limit)], results
+            except BackendUnavailable as error:
+                error.in_doubt = error.in_doubt or bool(first)
+                raise
+
+    def _reserved(self, queues: Sequence[str], limit: int) -> list[BrokerJob]:
+        """Return what this thread received while it waited, and receive more."""
+        jobs, self._stash.jobs = self._stash.jobs, ()
+        self.give_back_all([job for job in jobs if job.queue not in queues])
+        known = self._known(job for job in jobs if job.queue in queues)
+        found = known[:limit]
+        self.give_back_all(known[limit:])
+        while len(found) < limit:
+            try:
                 received = self.receive(queues, limit - len(found))
-                try:
-                    known = self._known(received)
-                except BackendUnavailable:
-                    self._stash.jobs = [*found, *self._stash.jobs]
-                    raise
-                found += known
-                if len(known) == len(received):
-                    break
-            return [*found], results
+                known = self._known(received)
+            except BackendUnavailable:
+                self._stash.jobs = [*found, *self._stash.jobs]
+                raise
+            found += known
+            if len(known) == len(received):
+                break
+        return found
 
     def _look(self) -> None:
         """Publish what is due, if it is time to look for that."""
@@ -450,13 +515,19 @@ class BrokerBackend(Backend):
                 self._acknowledge_quietly(job)
 
     def give_back_all(self, jobs: Iterable[BrokerJob]) -> None:
-        """Release messages that nobody started, without counting them."""
+        """Release messages that nobody started, without counting them.
+
+        Those that cannot be released are held for the next call.
+        """
         found = list[BrokerJob]()
-        with suppress(BackendUnavailable):  # then they are held for the next call
+        with suppress(BackendUnavailable):
             found = self._known(jobs)
         for job in found:
-            with suppress(BackendUnavailable):
+            try:
                 self.apply(job.release())
+            except BackendUnavailable:
+                job.logged = True  # a copy of it may have been begun
+                self._stash.jobs = [*self._stash.jobs, job]
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         with guarded:
@@ -465,7 +536,7 @@ class BrokerBackend(Backend):
             held = [job for job in jobs if job.queue in queues]
             self._stash.jobs = [*self._stash.jobs, *held]
             ends = self.clock() + timeout
-            while not self._stash.jobs:
+            while not any(job.queue in queues for job in self._stash.jobs):
                 left = ends - self.clock()
                 seconds = max(0.0, min(left, self._kept.look_at - self._kept.now()))
                 arrived = self.await_messages(queues, seconds, wake)

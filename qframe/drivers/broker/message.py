@@ -100,8 +100,8 @@ class BrokerJob(Reservation):
     """
 
     __slots__ = (
-        "deliveries", "delivery", "ends_at", "is_ending", "known", "logged", "message", "until",
-        "worker_died",
+        "deliveries", "delivery", "ends_at", "is_ending", "is_unsure", "known", "logged", "message",
+        "until", "worker_died",
     )  # fmt: skip
 
     def __init__(
@@ -131,6 +131,8 @@ class BrokerJob(Reservation):
         """Whether a thread is about to acknowledge it."""
         self.known: AttemptEntry | None = None
         """Its entry in the log of attempts, as it was last seen."""
+        self.is_unsure = False
+        """Whether the log may have another one than `known`, as it did not answer."""
         self.logged = deliveries > 1 or message.kept
         """Whether the log may have an entry."""
         self.worker_died = False

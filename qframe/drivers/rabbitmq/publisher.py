@@ -41,6 +41,8 @@ class Publisher(RabbitmqConnection):
         self._published = 0
         self._unconfirmed: dict[int, BrokerMessage] = {}
         """What was sent, by its number on the channel."""
+        self._taken = 0
+        """How many messages of those being published the server has for certain."""
         self._refused: list[BrokerMessage] = []
         self._returned: set[str] = set()
         """The ids of messages without a queue."""
@@ -61,13 +63,18 @@ class Publisher(RabbitmqConnection):
     def _confirmed(self, number: int, multiple: bool) -> list[BrokerMessage]:
         there = self._unconfirmed
         numbers = [each for each in there if each <= number] if multiple else [number]
-        return [there.pop(each) for each in numbers if each in there]
+        found = [there.pop(each) for each in numbers if each in there]
+        self._taken += len(found)
+        return found
 
     def _not_confirmed(self, number: int, multiple: bool) -> None:
-        self._refused += self._confirmed(number, multiple)
+        refused = self._confirmed(number, multiple)
+        self._refused += refused
+        self._taken -= len(refused)
 
     def _came_back(self, _: object, __: str, ___: str, message: Any) -> None:  # noqa: ANN401 (as above)
         self._returned.add(str(message.properties.get("message_id", "")))
+        self._taken -= 1  # its confirm follows
 
     # -- publishing -------------------------------------------------------------------------------
 
@@ -76,6 +83,14 @@ class Publisher(RabbitmqConnection):
 
         Declares the queues that are missing.
         """
+        self._taken = 0
+        try:
+            self._publish_all(messages)
+        except BackendUnavailable as error:
+            error.in_doubt = error.in_doubt or self._taken > 0
+            raise
+
+    def _publish_all(self, messages: Sequence[BrokerMessage]) -> None:
         found = ((each.id, celery.for_celery(each)) for each in messages)
         self._of_celery = {id_: made for id_, made in found if made is not None}
         self._declare_for(messages)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
-from qframe.drivers.attempt_log import AttemptEntry
 from qframe.drivers.broker.backend import BrokerBackend
 from qframe.drivers.broker.blocking import BlockingReceive
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
@@ -70,11 +70,17 @@ class SqsBackend(BrokerBackend):
     # -- messages ---------------------------------------------------------------------------------
 
     def publish(self, messages: Sequence[BrokerMessage]) -> None:
+        taken = 0
         for queue, some in groupby(messages, attrgetter("queue")):
             name = self.settings.name_of(queue)
-            entries = (wire.entry_of(each, name, self._body_of(each)) for each in some)
-            for batch in wire.batches(entries):
-                self._send(queue, batch)
+            try:
+                entries = (wire.entry_of(each, name, self._body_of(each)) for each in some)
+                for batch in wire.batches(entries):
+                    self._send(queue, batch)
+                    taken += len(batch)
+            except BackendUnavailable as error:
+                error.in_doubt = error.in_doubt or taken > 0
+                raise
 
     def _body_of(self, message: BrokerMessage) -> bytes:
         """Return the payload, or what points to it in S3."""
@@ -88,12 +94,16 @@ class SqsBackend(BrokerBackend):
         ends = time.monotonic() + limited(self.settings.timeout)
         taken = 0
         while True:
-            answer = self._client.on_queue(
-                queue,
-                "send_message_batch",
-                twice=is_fifo(queue),  # which drops what it has had
-                Entries=[{"Id": str(n), **each.fields} for n, each in enumerate(batch)],
-            )
+            try:
+                answer = self._client.on_queue(
+                    queue,
+                    "send_message_batch",
+                    twice=is_fifo(queue),  # which drops what it has had
+                    Entries=[{"Id": str(n), **each.fields} for n, each in enumerate(batch)],
+                )
+            except BackendUnavailable as error:
+                error.in_doubt = error.in_doubt or taken > 0
+                raise
             failed = answer.get("Failed") or []
             taken += len(batch) - len(failed)
             if not failed:
@@ -123,7 +133,12 @@ class SqsBackend(BrokerBackend):
         for queue in queues:
             while (room := limit - len(found)) > 0:
                 most = self._most(queue, room)
-                got = self._receive(queue, most, 0)
+                try:
+                    got = self._receive(queue, most, 0)
+                except BackendUnavailable:
+                    if found:  # these are hidden from others: they come first
+                        return found
+                    raise
                 found += got
                 if len(got) < most:
                     break
@@ -145,20 +160,39 @@ class SqsBackend(BrokerBackend):
             MessageSystemAttributeNames=["ApproximateReceiveCount"],
             MessageAttributeNames=["All"],
         )
-        return [self._job(queue, each, asked_at) for each in answer.get("Messages") or ()]
+        jobs = [self._job(queue, each, asked_at) for each in answer.get("Messages") or ()]
+        return jobs if self._overflow is None else self._with_payloads(jobs, self._overflow)
 
     def _job(self, queue: str, message: dict[str, Any], asked_at: float) -> BrokerJob:
         raw, headers = wire.read(message)
-        found = None if self._overflow is None else self._overflow.find(raw)
         return self.received(
             queue,
-            raw if found is None else found.raw,
+            raw,
             headers,
             id=message["MessageId"],
             deliveries=int(message["Attributes"]["ApproximateReceiveCount"]),
-            delivery=Receipt(message["ReceiptHandle"], "" if found is None else found.path),
+            delivery=Receipt(message["ReceiptHandle"], ""),
             asked_at=asked_at,
         )
+
+    def _with_payloads(self, jobs: Sequence[BrokerJob], overflow: Overflow) -> list[BrokerJob]:
+        """Return jobs with their payloads from S3.
+
+        If S3 does not answer, those that are left are given back, uncounted.
+        """
+        for n, job in enumerate(jobs):
+            try:
+                found = overflow.find(job.raw_body)
+            except BackendUnavailable:
+                self.give_back_all(jobs[n:])
+                if n == 0:
+                    raise
+                return [*jobs[:n]]
+            if found is not None:
+                job.message = replace(job.message, raw=found.raw)
+                job.raw_body = found.raw
+                job.delivery = job.delivery._replace(path=found.path)
+        return [*jobs]
 
     def await_messages(
         self, queues: Sequence[str], timeout: float, wake: int | None
@@ -232,19 +266,9 @@ class SqsBackend(BrokerBackend):
         try:
             self._set_visibility(job, delay)
         except NotInFlight as error:
-            if error.is_deleted:
-                self._publish_anew(job, delay)
-            return error.is_deleted
+            # a purge has deleted what ran here, unless another worker had it in between
+            return error.is_deleted and self.replace_released(job, delay)
         return True
-
-    def _publish_anew(self, job: BrokerJob, delay: float) -> None:
-        """Publish a copy of a message that a purge has deleted while it ran here."""
-        known = job.known or AttemptEntry(job.attempts, job.deliveries, job.notes)
-        copy = job.message.copy(delay, known.attempts, known.notes, None)
-        if delay > self.delay_limit(job.queue):
-            self._kept.delay([copy])
-        else:
-            self.publish([copy])
 
     def _set_visibility(self, job: BrokerJob, seconds: float) -> None:
         self._client.on_queue(

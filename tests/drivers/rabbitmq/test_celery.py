@@ -72,6 +72,7 @@ def test_eta_expiry_retries_and_limits_are_kept() -> None:
     [
         ("pickled", None, {}, "pickled, which is never read here"),
         ("lzma", None, {}, "compressed as application/x-lzma; only gzip and bzip2 are read"),
+        ("plain", None, {"compression": ["gzip"]}, "it is compressed as"),
         ("chained", None, {}, "it has a chain, which only Celery's workers continue"),
         ("linked", None, {}, "it has a callback, which"),
         ("plain", b"[]", {}, "its body is not that of Celery's protocol 2"),

@@ -14,7 +14,7 @@ from qframe.contracts.step import Outcome, Release
 from qframe.drivers.broker.message import BrokerMessage
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.drivers.rabbitmq.publisher import Publisher
-from qframe.exceptions import InvalidQueueName, PayloadTooLarge
+from qframe.exceptions import BackendUnavailable, InvalidQueueName, PayloadTooLarge
 from tests.drivers.broker.acts import begin, do, push, taken
 from tests.drivers.rabbitmq.conftest import Connect
 from tests.support.process import wait_for
@@ -50,6 +50,28 @@ def test_what_others_published_is_worked_on(
     assert begin(backend).raw_body == b"ours"
     job = begin(backend)
     assert (job.raw_body, job.attempts) == ("d\u00e9j\u00e0".encode(), 1)
+
+
+def test_a_push_of_which_a_part_is_confirmed_is_in_doubt(
+    backend: RabbitmqBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, sent = Publisher._send_once, 0
+
+    def refused(publisher: Publisher, messages: Sequence[BrokerMessage], ends: float) -> None:
+        nonlocal sent
+        sent += 1
+        if sent % 2 == 0:
+            error = BackendUnavailable("no node answers")
+            error.in_doubt = False
+            raise error
+        send(publisher, messages, ends)
+
+    monkeypatch.setattr(Publisher, "_send_once", refused)
+    for count, in_doubt in ((501, True), (1, False)):
+        sent += count == 1
+        with pytest.raises(BackendUnavailable) as raised:
+            push(backend, *(b"1" for _ in range(count)))
+        assert raised.value.in_doubt is in_doubt
 
 
 def test_the_order_of_the_queues_is_strict(backend: RabbitmqBackend) -> None:

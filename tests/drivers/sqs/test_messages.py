@@ -8,12 +8,13 @@ import math
 import os
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from qframe.contracts.step import Delete, Outcome, Push, Release, Renew, Start, Step
 from qframe.drivers.sqs.backend import SqsBackend
-from qframe.exceptions import InvalidQueueName, PayloadTooLarge
+from qframe.exceptions import BackendUnavailable, InvalidQueueName, PayloadTooLarge
 from tests.drivers.broker.acts import LEASE, begin, do, push, taken
 from tests.drivers.sqs.conftest import Connect
 from tests.support.process import wait_for
@@ -128,6 +129,54 @@ def test_a_job_is_deleted_once_in_a_batch(backend: SqsBackend) -> None:
         each.outcome for each in backend.apply(*(Step(j, Delete()) for j in (one, two, one)))
     ]
     assert outcomes == [Outcome.APPLIED, Outcome.APPLIED, Outcome.LOST]
+
+
+def test_what_one_queue_gave_is_kept_if_the_next_refuses(connect: Connect) -> None:
+    push(connect(), b"1", queue="a")
+    backend = connect(create=False)
+    jobs, _ = backend.reserve(["a", "missing"], 5)
+    assert [(each.raw_body, each.attempts) for each in jobs] == [(b"1", 0)]
+    with pytest.raises(BackendUnavailable, match="no queue missing"):
+        backend.reserve(["a", "missing"], 5)
+
+
+def test_a_push_of_which_sqs_took_a_part_is_in_doubt(
+    server: SqsServer, backend: SqsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, call = 0, backend._client.on_queue
+
+    def refuses_the_second(queue: str, action: str, **arguments: Any) -> dict[str, Any]:
+        nonlocal sent
+        sent += 1
+        if sent == 2:
+            error = BackendUnavailable("throttled")
+            error.in_doubt = False
+            raise error
+        return call(queue, action, **arguments)
+
+    monkeypatch.setattr(backend._client, "on_queue", refuses_the_second)
+    with pytest.raises(BackendUnavailable) as raised:
+        push(backend, *(b"%d" % number for number in range(15)))
+    assert raised.value.in_doubt
+    assert len(server.queues["default"].messages) == 10
+
+
+def test_a_release_that_is_repeated_behind_the_end_of_the_job_brings_it_not_back(
+    backend: SqsBackend, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(backend, b"1")
+    job, other, call = begin(backend), connect(), backend._client.on_queue
+
+    def loses_the_answer(queue: str, action: str, **arguments: Any) -> dict[str, Any]:
+        if action == "change_message_visibility":
+            call(queue, action, **arguments)
+            assert do(other, begin(other)) is Outcome.APPLIED
+        return call(queue, action, **arguments)
+
+    monkeypatch.setattr(backend._client, "on_queue", loses_the_answer)
+    do(backend, job, Release())
+    assert taken(other) is None
+    assert other.sizes("default").delayed == 0
 
 
 # -- leases ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from qframe.contracts.step import Outcome, Release
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.sqs.backend import SqsBackend
 from qframe.drivers.sqs.settings import SqsSettings
+from qframe.exceptions import BackendUnavailable
 from tests.drivers.broker.acts import begin, do, push, taken
 from tests.support.sqs_server import SqsServer
 
@@ -147,3 +149,23 @@ def test_what_only_looks_like_a_pointer_is_a_payload(backend: SqsBackend) -> Non
     bodies = [b'{"@pointer": 7}', b'["@pointer"]', b'"@pointer"', b'{"@pointer"']
     push(backend, *bodies)
     assert {begin(backend).raw_body for _ in bodies} == set(bodies)
+
+
+def test_while_s3_is_away_jobs_wait_uncounted(
+    backend: SqsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(backend, b"small", LARGE, b"small")
+    assert backend._overflow is not None
+    client = backend._overflow._client
+
+    def away(*_: object, **__: object) -> bytes:
+        raise BackendUnavailable("S3 is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "content", away)
+        for _ in range(3):
+            with suppress(BackendUnavailable):
+                backend.give_back_all(backend.receive(["default"], 10))
+    found = [begin(backend) for _ in range(3)]
+    assert sorted(len(each.raw_body) for each in found) == [5, 5, len(LARGE)]
+    assert {each.attempts for each in found} == {1}
