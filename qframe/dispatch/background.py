@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -63,7 +64,8 @@ def _start(connection: str, push: Push) -> None:
         unstarted = BackendUnavailable(f"no process for a job could be started: {error}")
         unstarted.in_doubt = False
         raise unstarted from error
-    heartbeat.start_thread("qframe background", lambda: _wait(child))
+    with contextlib.suppress(RuntimeError):  # while this process ends, which then leaves no zombie
+        heartbeat.start_thread("qframe background", lambda: _wait(child))
 
 
 def _wait(child: Popen[bytes]) -> None:

@@ -32,6 +32,7 @@ from qframe import (
 )
 from qframe.deferred import DeferredAsgiMiddleware, DeferredJobs, DeferredWsgiMiddleware
 from qframe.dispatch.deferred import run_at_end
+from qframe.drivers import heartbeat
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidJob
 from qframe.failed.retry import retry
 from tests.support.process import Project, wait_for
@@ -359,6 +360,21 @@ def test_in_a_process_of_its_own_which_outlives_its_dispatcher(project: Project)
     for word in ("first", "dropped"):
         project.wait_for_note("note", word)
     assert len(project.notes("note")) == 2
+
+
+def test_a_started_process_is_none_that_could_not_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python starts no thread while it ends: in a deferred job at the end of a process."""
+    started: list[object] = []
+
+    def ends(name: str, work: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr("subprocess.Popen", lambda *given, **_: started.append(given))
+    monkeypatch.setattr(heartbeat, "start_thread", ends)
+    Note.dispatch(word="a").on_connection("background").send()
+    assert len(started) == 1
 
 
 def test_a_background_failure_is_recorded_and_can_be_retried(project: Project) -> None:
