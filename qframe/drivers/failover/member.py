@@ -40,6 +40,7 @@ class Member:
         self._later: deque[tuple[Step, bool]] = deque()
         """What it could not be told about jobs, and whether it may have been all the same."""
         self._turning = forks.lock()
+        forks.in_child_of(self, _forget_kept)
 
     @property
     def is_up(self) -> bool:
@@ -139,6 +140,11 @@ class Member:
         seconds = time.monotonic() - self._down_since
         log.info("%s: %s is back after %.0f s", self.of, self.name, seconds)
         events.fire(events.QueueFailedBack, self.of, self.name, seconds)
+
+
+def _forget_kept(member: Member) -> None:
+    """Leave it to the parent of a fork to tell what it keeps."""
+    member._later.clear()  # noqa: SLF001 (a function of this module, as `in_child_of` needs one)
 
 
 def left_alone(error: BackendUnavailable) -> BackendUnavailable:

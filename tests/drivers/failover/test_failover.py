@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -350,6 +351,20 @@ def test_a_job_whose_connection_went_down_ends_when_it_is_back(shop: Shop) -> No
     shop.work()
     assert shop.queues.connection("straight").sizes().reserved == 0
     assert sorted(ran) == ["file", "redis"]
+
+
+def test_what_is_told_later_is_not_told_by_forks_too(shop: Shop) -> None:
+    dispatch(Note(word="redis")).send()
+    (job,) = shop.both.reserve(["default"])
+    job.context.backend.apply(job.start_plan())
+    shop.proxy.switch(Mode.CUT)
+    job.delete()
+    kept = shop.members[0]._later
+    child = os.fork()
+    if not child:
+        os._exit(len(kept))
+    _, status = os.waitpid(child, 0)
+    assert (os.waitstatus_to_exitcode(status), len(kept)) == (0, 1)
 
 
 def test_both_are_worked_in_turn_and_a_waiting_worker_looks_at_both(shop: Shop) -> None:
