@@ -15,13 +15,15 @@ from qframe.console.options import Config, ConnectionOption, Json
 from qframe.console.place import hint, origin_fields
 from qframe.console.text import print_error, print_json, say
 from qframe.contracts.backend import Capability
-from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
+from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
 from qframe.operations import names, unsafe
 from qframe.payload import encryption
 from qframe.schedules.definition import Schedule
 from qframe.schedules.schedulers import load
 
+_ABROAD = "sqs"
+"""The built-in connection to servers of others, with whatever credentials are around."""
 _TOML = """\
 # qframe: the settings one changes first, with their defaults.
 default = "database"
@@ -101,7 +103,8 @@ def check(
     """Check the configuration, its safety, and the backends.
 
     Exits 1 if a connection does not answer, a module of `jobs` or a middleware cannot be imported,
-    or a schedule is wrong. A default connection that nobody configured may be down.
+    or a schedule is wrong. A built-in connection that nobody configured may be down, or lack its
+    package; that to AWS is not asked at all.
 
       qframe check
       qframe check --config /etc/app/qframe.toml --json
@@ -118,7 +121,7 @@ def check(
         planned = load(queues)
     except ConfigurationError as error:
         trouble = str(error)
-    rows = [_checked(queues, name) for name in wanted]
+    rows = [_checked(queues, name, is_named=name == connection) for name in wanted]
     if as_json:
         settings = queues.settings
         facts = {"root": str(settings.root), **origin_fields(settings.origin)}
@@ -142,10 +145,13 @@ def check(
     return int(bool(trouble) or any(row["error"] for row in rows))
 
 
-def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
+def _checked(queues: QueueManager, name: str, *, is_named: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"connection": name, "answer": "", "ms": None}
     row |= {"error": "", "unused": "", "warnings": []}
     settings = queues.settings
+    is_used = is_named or name in settings.connections or name == settings.default
+    if name == _ABROAD and not is_used:
+        return row | {"unused": "not asked, as nobody configured it"}
     try:
         queue = queues.connection(name)
         began = time.monotonic()
@@ -155,11 +161,8 @@ def _checked(queues: QueueManager, name: str) -> dict[str, Any]:
         row["warnings"] = [each.text for each in unsafe.of_connection(queues, queue, health)]
         if Capability.RESERVE in queue.capabilities:
             row["warnings"] += names.unlikely(queues, queue)
-    except BackendUnavailable as error:
-        asked_for = name in settings.connections or name == settings.default
-        row["error" if asked_for else "unused"] = str(error)
     except QframeError as error:
-        row["error"] = str(error)
+        row["error" if is_used else "unused"] = str(error)
     return row
 
 

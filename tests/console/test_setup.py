@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from qframe import config
+from qframe.connection import Connection
+from qframe.exceptions import ConfigurationError
+from qframe.manager import QueueManager
 from tests.console.conftest import Shop
 from tests.support.process import Project
 
@@ -66,6 +69,25 @@ def test_check_says_what_is_configured_and_that_it_answers(shop: Shop) -> None:
     assert "jobs     any job defined under the root" in said.lines
     for name in ("database: SQLite", "null: drops", "sync: runs"):
         assert any(line.startswith(f"ok       {name}") for line in said.lines), said.out
+
+
+def test_what_nobody_configured_may_lack_its_package_and_aws_is_not_asked(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = QueueManager.connection
+
+    def lacking(queues: QueueManager, name: str | None = None) -> Connection:
+        assert name != "sqs"
+        if name == "rabbitmq":
+            raise ConfigurationError("needs the package amqp")
+        return connection(queues, name)
+
+    monkeypatch.setattr(QueueManager, "connection", lacking)
+    found = shop.run("check")
+    assert found.code == 0, found.out
+    assert "unused   rabbitmq: needs the package amqp" in found.lines
+    assert "unused   sqs: not asked, as nobody configured it" in found.lines
+    assert shop.run("check", "--connection", "rabbitmq").code == 1
 
 
 def test_check_as_json(shop: Shop) -> None:
