@@ -352,6 +352,7 @@ def test_what_lua_carries_is_not_warned_of(number: float, caplog: pytest.LogCapt
     ("name", "data", "options", "message"),
     [
         ("shop.add", [], {"wire": "php"}, "wire is 'laravel' or 'celery', not 'php'"),
+        ("shop.add", [], {"wire": []}, "wire is 'laravel' or 'celery'"),
         ("shop.add", [], {"wire": "celery", "tries": 3}, "tries is set on Celery's task"),
         ("shop.add", [], {"priority": 3, "wire": "celery"}, "priority is set on Celery's task"),
         ("shop.add", [], {"wire": "celery", "group": "a"}, "groups are for jobs that qframe runs"),

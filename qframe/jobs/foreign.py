@@ -99,7 +99,7 @@ class Foreign(Options):
 
     def _check(self, option: str, value: object) -> None:
         if option == "wire":
-            if value not in {"laravel", "celery"}:
+            if value not in ("laravel", "celery"):
                 raise InvalidJob(f"{self.name}: wire is 'laravel' or 'celery', not {value!r}")
             return
         if self.wire == "celery" and option in _UNKNOWN_TO_CELERY:
