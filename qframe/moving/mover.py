@@ -312,7 +312,10 @@ class QueueMover:
         if result.of_end(unanswered=False).applied:
             return kept
         if result.lost and not self._source.context.joint:
-            # Another worker has got it meanwhile; the facts were written all the same.
+            # Another worker has got it meanwhile; the facts may have been written all the same.
+            has_facts = any(isinstance(each, Unset) for each in step.operations)
+            if has_facts and self._source.backend.read(kept.key) != [None]:
+                return kept  # what is kept of it has left: rather twice than without its chain
             self._source.backend.apply(Step(None, Unset(kept.key, kept.value)))
         return None
 

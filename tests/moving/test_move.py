@@ -29,7 +29,19 @@ from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
 from qframe.contracts.queue import Sizes
 from qframe.contracts.status import State
-from qframe.contracts.step import Bury, Expect, Operation, Push, Release, Reservation, Start, Step
+from qframe.contracts.step import (
+    LOST,
+    Bury,
+    Delete,
+    Expect,
+    Operation,
+    Push,
+    Release,
+    Reservation,
+    Result,
+    Start,
+    Step,
+)
 from qframe.exceptions import ConfigurationError
 from qframe.failed.retry import retry
 from qframe.features.base import End
@@ -353,6 +365,26 @@ def test_a_server_without_a_store_gives_and_takes_what_is_ready(site: Site, pair
         assert move(queues, wait=True) == {("buried", "stays"): 1}
     drain("new", raises=True)
     assert RAN == ["a", "b"]
+
+
+def test_a_chain_is_not_lost_if_another_worker_gets_its_job_between_two_parts(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = site("beanstalkd to redis")
+    chain([MovedJob(name=name) for name in "123"]).dispatch()
+    messages = queues.backend("old")
+    apply = messages.apply
+
+    def too_late(*steps: Step) -> list[Result]:
+        if any(isinstance(each, Delete) for step in steps for each in step.operations):
+            return [LOST for _ in steps]
+        return apply(*steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "apply", too_late)
+        assert move(queues) == {("ready", "moved"): 1, ("running", "stays"): 1}
+    drain("new", raises=True)
+    assert RAN == ["1", "2", "3"]
 
 
 def test_a_move_that_is_impossible_says_why(site: Site) -> None:
