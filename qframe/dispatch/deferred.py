@@ -74,8 +74,14 @@ class DeferredJobs:
         while not self._has_ended():
             self.run()
 
+    def leave_to_parent(self) -> None:
+        """Take no more, and forget its jobs: this is a fork, and its parent runs them."""
+        self.clear()
+        self._is_over = True
+
     def __enter__(self) -> Self:
         self._is_over = False
+        forks.in_child_of(self, DeferredJobs.leave_to_parent)
         self._token: Token[DeferredJobs | None] = _block.set(self)
         return self
 

@@ -69,6 +69,15 @@ class Awaiting(Queueable):
         ran.append("awaited")
 
 
+class Written(Queueable):
+    path: str
+    word: str
+
+    def handle(self) -> None:
+        with Path(self.path).open("a") as file:
+            file.write(f"{self.word}\n")
+
+
 class Only(Note):
     unique = True
 
@@ -158,6 +167,22 @@ def test_they_run_also_if_the_task_is_cancelled_while_they_do() -> None:
     asyncio.run(main())
     wait_for(lambda: len(ran) == 3, "they have run")
     assert ran == ["a", "b", "c"]
+
+
+def test_a_fork_leaves_the_jobs_of_a_block_to_its_parent(tmp_path: Path) -> None:
+    written, child = tmp_path / "ran", -1
+    try:
+        with DeferredJobs():
+            Written.dispatch(path=str(written), word="parent").send()
+            child = os.fork()
+            if not child:
+                Written.dispatch(path=str(written), word="child").send()
+    finally:
+        if not child:
+            run_at_end()
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert sorted(written.read_text().split()) == ["child", "parent"]
 
 
 def test_a_job_that_exits_keeps_no_other_from_running(caplog: pytest.LogCaptureFixture) -> None:
