@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.support.process import Project
 from tests.support.shop import Shop
 from tests.worker import flowing
+from tests.worker.killed_in_turn import kill_oldest
 
 pytestmark = [
     pytest.mark.on_redis_too,
@@ -117,10 +117,6 @@ for word in ("rolled back", "kept"):
 
 _MANY = int(os.environ.get("FLOWS", "5"))
 """So many flows of 33 jobs in the long run."""
-_EVERY = 0.2
-"""Seconds a worker has before one is killed."""
-_START = 3.0
-"""Seconds that a busy machine has instead, in which workers start."""
 
 
 @pytest.mark.timeout(1800)
@@ -145,14 +141,7 @@ def test_random_graphs_while_workers_are_killed(flows: Project, count: int) -> N
     deadline = time.monotonic() + 240
     while len(flows.notes("E")) < count or not flows.empty():
         assert time.monotonic() < deadline, flows.sizes()
-        had, patience = len(flows.notes()), time.monotonic() + _START
-        time.sleep(_EVERY)
-        while len(flows.notes()) == had and time.monotonic() < patience:
-            time.sleep(_EVERY)
-        oldest = workers.pop(0)
-        oldest.signal(signal.SIGKILL)
-        oldest.wait()
-        workers.append(flows.work("--quiet"))
+        kill_oldest(flows, workers)
     assert flows.stop(workers) == [0, 0, 0]
     assert not flows.failed()
     lines = [line for line in flows.notes() if line[0] in {"S", "E"}]

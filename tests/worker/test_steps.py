@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.console.conftest import started
 from tests.support.process import Project, wait_for
 from tests.support.shop import Shop
 from tests.worker import stepping
+from tests.worker.killed_in_turn import kill_oldest
 
 pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 _SLOTS, _ISOLATED = ("--concurrency", 3), ("--isolate",)
@@ -265,8 +265,6 @@ def test_a_transaction_whose_job_another_worker_has_done_commits_nothing(
 
 _MANY = int(os.environ.get("STEPS", "400"))
 """So many jobs in the long run: 5,000 take about a minute on each."""
-_EVERY = 0.2
-"""Seconds a worker has before one is killed."""
 
 
 @pytest.mark.timeout(1800)
@@ -274,7 +272,7 @@ _EVERY = 0.2
 @pytest.mark.parametrize(
     ("project", "jobs"),
     [
-        ("database", 80),
+        ("database", 40),
         *(
             pytest.param(each, _MANY, marks=[pytest.mark.slow, pytest.mark.long])
             for each in ("database", "redis", "beanstalkd", "postgresql", "mariadb")
@@ -288,11 +286,7 @@ def test_no_finished_step_is_done_again_whoever_is_killed(steps: Project, jobs: 
     assert steps.program(code.format(jobs)).code == 0
     workers = [steps.work("--quiet") for _ in range(3)]
     while len(steps.notes("done")) < jobs:
-        time.sleep(_EVERY)
-        oldest = workers.pop(0)
-        oldest.signal(signal.SIGKILL)
-        oldest.wait()
-        workers.append(steps.work("--quiet"))
+        kill_oldest(steps, workers)
     wait_for(steps.empty, "nothing to be left")
     assert steps.stop(workers) == [0, 0, 0]
     assert not steps.notes("wrong")
