@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.getoption("lf", False)
         or config.getoption("ignore")
         or config.getoption("ignore_glob")
-    )  # files are left out, as by the second run of .ci/run
+    )
     for chosen, marks in (
         (selection.Selection(selection.QUICK), [pytest.mark.quick]),
         (selection.Selection(selection.SLOW, but_words=True), [pytest.mark.slow]),
@@ -91,6 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     item.add_marker(mark)
         if whole and chosen.stale():
             raise pytest.UsageError(f"tests/support/selection.py: no test for {chosen.stale()}")
+    for item in items:
+        if item.get_closest_marker("slow") and selection.is_of_another_backend(item.nodeid):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the items are told of

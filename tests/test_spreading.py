@@ -13,8 +13,12 @@ def _programs(items: Sequence[Any]) -> list[bool]:
     return ["project" in each.fixturenames for each in items]
 
 
-def _items(count: int, *fixtures: str) -> list[Any]:
-    return [SimpleNamespace(fixturenames=fixtures, number=each) for each in range(count)]
+def _items(count: int, *fixtures: str, timeout: int | None = None) -> list[Any]:
+    marker = timeout and SimpleNamespace(args=[timeout])
+    return [
+        SimpleNamespace(fixturenames=fixtures, number=each, get_closest_marker=lambda _: marker)
+        for each in range(count)
+    ]
 
 
 def test_each_share_has_as_many_of_both_and_ends_with_those_that_compute() -> None:
@@ -39,3 +43,11 @@ def test_one_kind_alone_and_nothing_are_left_as_they_are() -> None:
     items = _items(5)
     assert spread(items, 3) == items
     assert spread([], 3) == []
+
+
+def test_the_longest_come_first_in_each_share() -> None:
+    items = [*_items(40), *_items(2, timeout=600), *_items(20, "project")]
+    found = spread(items, 2)
+    assert sorted(map(id, found)) == sorted(map(id, items))
+    places = [place for place, each in enumerate(found) if each in items[40:42]]
+    assert all(place in {0, 1, 31, 32} for place in places), places

@@ -347,7 +347,7 @@ def test_a_php_worker_that_is_late_changes_nothing_of_python_s(
     app, server = on_a_later_beanstalkd, on_a_later_beanstalkd.server
     assert isinstance(server, LaterServer)
     app.php_options = {"queue": {"retry_after": 60}}
-    push_shared(app, "php", {"sleep": 3})
+    push_shared(app, "php", {"sleep": 10})
     php = app.php_worker(tries=9)
     app.wait_for("start", side="php")
     worker = app.work("--tries", 9)

@@ -416,7 +416,7 @@ def test_php_does_not_take_a_job_whose_lease_python_renews(make: MakeApplication
 
 def test_a_php_worker_that_is_late_changes_nothing_of_python_s(make: MakeApplication) -> None:
     app = make("laravel_database_", retry_after=30)
-    push_shared(app, "php", {"sleep": 3})
+    push_shared(app, "php", {"sleep": 10})
     php = app.php_worker(tries=9, queue={"retry_after": 1})
     app.wait_for("start", side="php")
     worker = app.work("--tries", 9)

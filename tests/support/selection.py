@@ -156,21 +156,45 @@ web/browser/test_actions.py::test_what_* = database
 web/browser/test_actions.py::test_running_* = database
 web/browser/test_live.py::test_what_changes_is_seen_without_a_click = database
 laravel/test_traces.py::test_a_trace_goes_through_laravel_and_back = redis
-worker/test_steps.py::test_a_step_within_a_transaction_* = sqlite-* postgres-isolated mariadb-line
-worker/test_steps.py::test_killed_between_any_two_* = database-slots redis-isolated *-line
+worker/test_steps.py::test_a_step_within_a_transaction_* = *-line sqlite-slots postgres-isolated
+worker/test_steps.py::test_killed_between_any_two_* = *-line database-slots
 test_forged.py::* = memory* apart* redis*
+test_affected.py::test_each_test_of_ours_uses_what_it_imports
+django/test_tasks_real.py::test_the_higher_priority_*
+django/test_real.py::test_the_pool_works
+django/test_real.py::test_connections_end_with_their_jobs_and_are_shared_by_none
+django/test_suite.py::test_the_central_ones_on_mariadb
+worker/test_supervise.py::test_long_jobs_are_not_ended_and_do_not_keep_others_from_running
+worker/test_health.py::test_a_pool_is_alive_while_one_of_its_workers_is
+conformance/test_command.py::test_a_driver_* = forgetful unfenced counting kicking
+web/test_api.py::test_odd_parameters_are_answered = /api* / /jobs
+web/test_attacks.py::test_who_may_one_* = clear cancel retry* stop* scale change* add* send*
+worker/test_isolation_many.py::test_what_ends_one_* = *-kill *-exit* *-segfault *-fds
+worker/test_neighbours.py::test_only_the_job_* = Keeps-5 KeepsOnLoop-1
+worker/test_beanstalkd_faults.py::test_no_job_is_lost_* = F1 F40 F43
+worker/test_bounds.py::test_a_class_that_is_imported_late_* = *() *('--conc* *('--isolate',)
+worker/test_deaf.py::test_the_worker_hears_* = isolated-* slots-* alone-ignore alone-function
+drivers/test_forks.py::test_a_child_forked_while_a_thread_connects_* = sqlite redis postgres
+drivers/test_gevent.py::* = sqlite redis postgres
+laravel/test_laravel_database.py::* = postgres* sqlite*
+laravel/test_laravel_database.py::test_the_tables_* = postgresql-laravel sqlite-python
+worker/test_redis_faults.py::test_no_job_is_lost_* = F1 F20 D1 P1
+worker/test_groups.py::test_one_job_beside_hundreds_* = *-database line-postgresql isolated-redis
+worker/test_flows.py::test_random_graphs_* = database-* postgresql-*
+worker/test_exactly_once.py::test_each_job_adds_* = sqlite* postgres*
 drivers/test_shared_store.py::* = *-own_postgres
-schedules/test_killed.py::test_one_job_each_planned_time = database redis
+schedules/test_killed.py::test_one_job_each_planned_time = database
 worker/test_exactly_once.py::test_each_row_has_its_job_* = sqlite* postgres*
 worker/test_exactly_once.py::test_each_link_and_member_* = postgres
-worker/test_bounds_faults.py::* = queue-redis class-database queue-beanstalkd class-mariadb
-outbox/test_killed.py::* = sqlite* *-applied
+worker/test_bounds_faults.py::* = queue-redis class-database
+outbox/test_killed.py::* = sqlite-c* postgres-applied
 web/browser/test_attacks.py::test_a_form_of_somebody_else_changes_nothing = localhost
 test_recipes.py::test_alembic = postgres*
-worker/test_slots_faults.py::* = database* redis-
+worker/test_slots_faults.py::* = database- redis-
 worker/test_bounds.py::test_all_workers_run_so_many_of_a_class_and_delay_no_other = database
 worker/test_bounds.py::test_a_worker_runs_so_many_of_a_queue_* = database-Waits redis-*
-worker/test_bounds.py::test_a_permit_lasts_as_long_as_its_job = database* redis-*conc*
+worker/test_bounds.py::test_a_permit_lasts_as_long_as_its_job = database*
+worker/test_bounds.py::test_whatever_becomes_of_a_job_* = *late *releases *fails
 worker/test_slots.py::test_so_many_run_at_once_and_no_more = database* redis-Waits
 worker/test_isolation_chains.py::* = database redis
 worker/test_pauses.py::test_a_paused_queue_waits_and_the_others_go_on = database
@@ -208,22 +232,22 @@ worker/test_isolation_many.py::test_what_fails_is_tried_again_and_fails
 worker/test_isolation_many.py::test_it_rests_no_longer_than_until_it_is_told_to_stop
 worker/test_isolation_many.py::test_one_that_rests_is_not_scaled
 drivers/database/test_processes.py::test_workers_killed_at_random_lose_and_double_nothing = 1
-worker/test_output.py::test_a_job_cannot_take_the_* = *-alone *-pool object-* none-* redirect-slots
+worker/test_output.py::test_a_job_cannot_take_the_* = *-alone object-* none-pool redirect-slots
 worker/test_output.py::test_what_a_reader_that_pauses_did_not_take_* = alone isolated-slots pool
 worker/test_output.py::test_a_full_disk_silences_nothing_for_good = alone pool
 worker/test_slots.py::test_a_late_job_sees_why_it_ends_* = *-asyncio *computes-uvloop
 worker/test_slots.py::test_a_job_that_does_not_end_is_settled_* = *-asyncio *sleeps-uvloop
-worker/test_output.py::test_a_reader_that_has_gone_changes_* = alone* isolated--json pool*
+worker/test_output.py::test_a_reader_that_has_gone_changes_* = alone* isolated--json pool pool--json
 django/test_real.py::test_requests_and_a_worker = wsgi*
 django/test_tasks_real.py::test_on_mariadb
 flask/test_real.py::test_jobs_have_a_context_in_each_kind_of_worker = --conc* --isolate
 fastapi/test_real.py::test_jobs_take_dependencies_in_each_kind_of_worker = --conc* --isolate
 web/test_attacks.py::test_a_long_fuzz_of_every_parameter_finds_nothing
-drivers/test_forks.py::test_a_child_can_dispatch_* = sqlite-* redis-send postgres-send
+drivers/test_forks.py::test_a_child_can_dispatch_* = sqlite-drop postgres-send
 drivers/database/test_ended.py::test_no_call_after_it_raises_* = unseen-* seen-wait* seen-restart
 drivers/database/test_ended.py::test_a_job_goes_on_* = unseen-kill seen-restart unseen-wait*
 drivers/database/test_migrate.py::test_processes_at_once = *8*
-alerts/test_real.py::test_who_looks_goes_and_the_other_tells_once = *9-as?it* *19-when*
+alerts/test_real.py::test_who_looks_goes_and_the_other_tells_once = *19-as?it* *19-when*
 worker/test_middleware.py::test_a_wrong_one_* = *Missing*
 console/test_numbers.py::test_a_number_without_sense_is_one_line = inf* 9999*
 schedules/test_clock_changes.py::test_around_* = Europe/Vienna Australia/Lord_Howe America/Sao*
@@ -281,6 +305,16 @@ worker/test_stops.py::test_max_jobs = database
 worker/test_timeouts.py::test_the_soft_stage_runs_finally_and_the_worker_exits_with_1 = database*
 worker/test_unique.py::test_a_job_is_alone_until_its_final_end = database*
 """
+
+
+_OTHER_BACKEND = re.compile(r"tests/worker/.*\[.*(redis|postgresql|mariadb|beanstalkd)")
+_SHOWN_ON_OTHERS = re.compile(r"/test_(.*faults|redis.*|rabbitmq.*|leases|chains|batches)\.py")
+"""The modules of the worker that .ci/run shows on servers, too."""
+
+
+def is_of_another_backend(nodeid: str) -> bool:
+    """Whether a test of the worker runs on a server; it runs on the embedded database, too."""
+    return bool(_OTHER_BACKEND.search(nodeid)) and not _SHOWN_ON_OTHERS.search(nodeid)
 
 
 @dataclass

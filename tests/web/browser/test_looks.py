@@ -85,7 +85,7 @@ def asked(window: Window) -> str:
 @pytest.mark.parametrize(
     ("width", "look"),
     [
-        (1280, "light"),
+        pytest.param(1280, "light", marks=pytest.mark.long),
         (360, "dark"),
         pytest.param(1280, "dark", marks=pytest.mark.long),
         pytest.param(360, "light", marks=pytest.mark.long),
