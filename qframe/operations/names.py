@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
 
 from qframe.alerts.view import ConnectionView
 from qframe.connection import Connection
@@ -23,8 +22,7 @@ _SHOWN = 5
 
 def unlikely(queues: QueueManager, connection: Connection) -> list[str]:
     """Returns likely mistakes in the names of queues. Raises `BackendUnavailable`."""
-    found = (_nearly(queues, connection), _moved(queues, connection), _elsewhere(connection))
-    return [*chain.from_iterable(found)]
+    return [*_nearly(queues, connection), *_moved(queues, connection), *_elsewhere(connection)]
 
 
 def _nearly(queues: QueueManager, connection: Connection) -> Iterator[str]:
