@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from qframe.connection import Connection
-from qframe.contracts.backend import Backend, Capability
+from qframe.contracts.backend import Backend
 from qframe.contracts.facts import FactCopy
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import STEPS
@@ -92,8 +92,3 @@ def _status(text: str, connection: str) -> str:
         return json.dumps({**fields, "connection": connection}, separators=(",", ":"))
     except (ValueError, TypeError):
         return text
-
-
-def keeps_facts(connections: Sequence[Connection]) -> bool:
-    """Whether all connections keep facts."""
-    return all(Capability.FACTS in each.capabilities for each in connections)

@@ -40,12 +40,13 @@ from qframe.features.group import Group
 from qframe.manager import QueueManager
 from qframe.moving.batches import PARKED, BatchMover, batch_id
 from qframe.moving.ended import ScheduleMover, copy_keys, move_statuses
-from qframe.moving.facts import SHARED, facts_of, keeps_facts, share_store, steps_of, written
+from qframe.moving.facts import SHARED, facts_of, share_store, steps_of, written
 from qframe.moving.transit import AT_ONCE, Transit
 from qframe.payload import envelope
 from qframe.payload.text import one_line
 from qframe.schedules.rows import keys_of
 
+_KEEPS = Capability.RESERVE | Capability.FACTS
 _BROWSED = Capability.BROWSE | Capability.SEARCH
 _BURIES = Capability.BURY | Capability.SEARCH
 _PAUSE = 0.5
@@ -71,7 +72,7 @@ class MoveRow(NamedTuple):
     what: str
     """`ready`, `delayed`, `buried`, `running`, `failed`, `schedule`, `status` or `on its way`."""
     outcome: str
-    """`moved`, or `stays`."""
+    """`moved`, `stays`, or `would move`."""
     why: str = ""
 
 
@@ -112,7 +113,7 @@ class QueueMover:
         if source.name == target.name:
             raise ConfigurationError(f"the jobs of {source.name} are there already")
         for each in (source, target):
-            if Capability.RESERVE not in each.capabilities or not keeps_facts([each]):
+            if _KEEPS not in each.capabilities:
                 raise ConfigurationError(f"the connection {each.name!r} keeps no jobs")
         if _is_same(self._queues, source, target):
             same = f"{source.name} and {target.name} are the same place"
@@ -190,7 +191,7 @@ class QueueMover:
 
     @property
     def _can_browse(self) -> bool:
-        return self._source.capabilities & _BROWSED == _BROWSED
+        return _BROWSED in self._source.capabilities
 
     def _count(self, row: MoveRow, count: int = 1) -> None:
         self.moved[row] += count
@@ -246,8 +247,7 @@ class QueueMover:
         buried = found.place is Place.BURIED
         job = self._source.context.as_it_is(found.raw_body, found.queue)
         why = self._refusal(job, self._source.backend.notes_of(found))
-        able = self._target.capabilities & _BURIES == _BURIES
-        if buried and not able:
+        if buried and _BURIES not in self._target.capabilities:
             why = why or f"{self._target.name} cannot bury what waits"
         if why:
             self._stay(found.queue, found.raw_body, found.place.value, why)
