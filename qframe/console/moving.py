@@ -16,12 +16,12 @@ from qframe.console.connections import configured
 from qframe.console.options import Config, DryRun, Json
 from qframe.console.text import print_error, print_rows
 from qframe.payload.text import count_of, queue_name
+from qframe.worker import handlers
 
 if TYPE_CHECKING:
     from qframe.moving import MoveRow
 
 _STOPPED = 130
-_PENDING = {"stays", "would move"}
 
 
 def move(
@@ -91,14 +91,14 @@ def move(
 
 
 def _staying(counts: Counter[MoveRow]) -> int:
-    return sum(count for row, count in counts.items() if row.outcome in _PENDING)
+    return sum(count for row, count in counts.items() if row.outcome == "stays")
 
 
 @contextmanager
 def _stopping() -> Iterator[list[int]]:
     """Note signals that ask the command to stop; a second one ends it at once."""
     stops: list[int] = []
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM)
 
     def stop(number: int, _: object) -> None:
         stops.append(number)
@@ -106,12 +106,12 @@ def _stopping() -> Iterator[list[int]]:
             raise KeyboardInterrupt
 
     try:
-        for each in before:
-            signal.signal(each, stop)
+        for each in numbers:
+            handlers.take(each, stop)
         yield stops
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for each in numbers:
+            handlers.give_back(each)
 
 
 class _Progress:
