@@ -246,10 +246,11 @@ class QueueMover:
     def _move_found(self, found: Found) -> int:
         buried = found.place is Place.BURIED
         job = self._source.context.as_it_is(found.raw_body, found.queue)
-        why = self._refusal(job, self._source.backend.notes_of(found))
-        if buried and _BURIES not in self._target.capabilities:
-            why = why or f"{self._target.name} cannot bury what waits"
-        if why:
+        try:
+            self._checked(job, self._source.backend.notes_of(found))
+            if buried and _BURIES not in self._target.capabilities:
+                raise InvalidPayload(f"{self._target.name} cannot bury what waits")
+        except InvalidPayload as why:
             self._stay(found.queue, found.raw_body, found.place.value, why)
             return 0
         reservation = self._source.backend.take(found)
@@ -258,25 +259,27 @@ class QueueMover:
         due = 0.0 if buried or found.at is None else max(0.0, found.at - time.time())
         return self._move_jobs([reservation], found.place.value, due)
 
-    def _refusal(self, job: Pushing, notes: bytes) -> str:
-        """Return why a job stays; "" if it may move."""
+    def _checked(self, job: Pushing, notes: bytes) -> list[FactCopy]:
+        """Return what is kept of a job that may move. Raises `InvalidPayload` with why it stays."""
         if len(job.raw) > self._target.max_payload:
             most = f"{self._target.max_payload:,}"
-            return f"it has {len(job.raw):,} bytes, {self._target.name} takes {most}"
-        if self._apart:
-            try:
-                facts_of(self._source, job, notes, with_batch=self._parks(job))
-            except InvalidPayload as error:
-                return one_line(str(error), 200)
-        return ""
+            raise InvalidPayload(f"it has {len(job.raw):,} bytes, {self._target.name} takes {most}")
+        return self._copies(job, notes)
+
+    def _copies(self, job: Pushing, notes: bytes) -> list[FactCopy]:
+        """Return what is kept of a job, if the target has another store."""
+        if not self._apart:
+            return []
+        return facts_of(self._source, job, notes, with_batch=self._parks(job))
 
     def _parks(self, job: Pushing) -> bool:
         """Whether a job leaves its queue to wait for the rest of its batch."""
         joint = self._source.context.joint and self._target.context.joint
         return self._apart and joint and batch_id(job.message) is not None
 
-    def _stay(self, queue: str, raw: bytes, what: str, why: str) -> None:
-        self._stays[_named(queue, raw)] = MoveRow(queue, what, "stays", why)
+    def _stay(self, queue: str, raw: bytes, what: str, why: object) -> None:
+        row = MoveRow(queue, what, "stays", one_line(str(why), 200))
+        self._stays[_named(queue, raw)] = row
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -288,12 +291,11 @@ class QueueMover:
                 self._give_back(job)
                 continue
             pushing = self._source.context.as_it_is(job.raw_body, job.queue)
-            why = self._refusal(pushing, job.notes)
-            if why:
+            try:
+                leaving.append((job, self._leaving(job, pushing, what, due)))
+            except InvalidPayload as why:
                 self._stay(job.queue, job.raw_body, what, why)
                 self._give_back(job)
-            else:
-                leaving.append((job, self._leaving(job, pushing, what, due)))
             new += 1
         results = self._source.backend.apply(*(step for _, step in leaving)) if leaving else []
         left: list[tuple[str, str]] = []
@@ -325,7 +327,11 @@ class QueueMover:
         self._source.backend.apply(job.release(0.0 if ordered else _NOT_AGAIN_FOR))
 
     def _leaving(self, job: Reservation, pushing: Pushing, what: str, due: float) -> Step:
-        """Return the step in which a job leaves its queue."""
+        """Return the step in which a job leaves its queue.
+
+        Raises `InvalidPayload` with why it stays.
+        """
+        copies = self._checked(pushing, job.notes)
         push = replace(
             push_of(pushing),
             delay=due,
@@ -340,15 +346,11 @@ class QueueMover:
             own += [*group.left(group.read(), uuid), *group.no_word(uuid)]
         if self._parks(pushing):
             return self._batches.parking(job, own, push, pushing.message)
-        own += self._with_facts(push, pushing, self._transit.again(job))
+        own += self._with_facts(push, copies, self._transit.again(job))
         return Step(job, *own[:-1], Delete(), own[-1])
 
-    def _with_facts(self, push: Push, pushing: Pushing, again: str = "") -> list[Operation]:
+    def _with_facts(self, push: Push, copies: list[FactCopy], again: str = "") -> list[Operation]:
         """Return the operations that take a job's facts along; the last keeps all of it."""
-        copies: list[FactCopy] = []
-        if self._apart:
-            parks = self._parks(pushing)
-            copies = facts_of(self._source, pushing, push.notes, with_batch=parks)
         alone = [each for each in copies if not each.key.startswith(SHARED)]
         return [
             *(Expect(each.key, each.value) for each in alone),
@@ -362,7 +364,8 @@ class QueueMover:
         """Move the batches of which everything that waits is parked; give the others back."""
 
         def leaving(push: Push) -> list[Operation]:
-            return self._with_facts(push, self._source.context.as_it_is(push.raw, push.queue))
+            job = self._source.context.as_it_is(push.raw, push.queue)
+            return self._with_facts(push, self._copies(job, push.notes))
 
         def moved(push: Push) -> None:
             self._count(MoveRow(push.queue, _what(push), "moved"))
