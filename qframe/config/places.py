@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -60,23 +60,23 @@ class Places:
 
     def forwarded(self, queue: str, connection: str) -> QueuePlace:
         """Return where a push for a queue of a connection goes."""
-        at = QueuePlace(queue, connection)
-        while (to := self._next(at)) is not None:
-            at = to
-        return at
+        *_, last = self._path(QueuePlace(queue, connection))
+        return last
 
     def on(self, queue: str, connection: str) -> str:
         """Return the queue for a push that stays on its connection, such as a link of a chain.
 
         That is the last one on this connection of those that forwards lead to.
         """
-        at = QueuePlace(queue, connection)
-        here = queue
-        while (to := self._next(at)) is not None:
-            at = to
-            if at.connection == connection and at.queue is not None:
-                here = at.queue
-        return here
+        path = self._path(QueuePlace(queue, connection))
+        *_, last = (each for each in path if each.connection == connection)
+        return last.queue or queue
+
+    def _path(self, at: QueuePlace | None) -> Iterator[QueuePlace]:
+        """Yield a place, and those that forwards lead to from there."""
+        while at is not None:
+            yield at
+            at = self._next(at)
 
     def _next(self, at: QueuePlace) -> QueuePlace | None:
         place = self._forward.get(at.queue or "")
@@ -86,10 +86,8 @@ class Places:
         return None if to == at else to
 
     def _check(self, queue: str) -> None:
-        at = QueuePlace(queue)
-        seen = {at}
-        while (to := self._next(at)) is not None:
-            if to in seen:
+        seen: set[QueuePlace] = set()
+        for each in self._path(QueuePlace(queue)):
+            if each in seen:
                 raise ValueError(f"forward.{queue}: its pushes would go in a circle")
-            seen.add(to)
-            at = to
+            seen.add(each)
