@@ -151,8 +151,10 @@ class DeferredConnection(SyncConnection):
         if current.running.get() is not None:
             job.run()
         elif block is None or not block.add(job):  # or a task has outlived its request
-            process.before_a_child_ends(run_at_end)
-            if _at_end.add(job) == _MANY:
+            count = _at_end.add(job)
+            if count == 1:
+                process.before_a_child_ends(run_at_end)
+            elif count == _MANY:
                 log.warning(
                     "%d deferred jobs wait for the end of this process: a server needs the "
                     "middleware that runs them after each response",
