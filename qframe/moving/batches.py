@@ -34,6 +34,7 @@ from qframe.exceptions import InvalidPayload
 from qframe.features.batch import BatchMember, batch_key, batch_of
 from qframe.features.batches import BatchStore
 from qframe.features.chain import is_id
+from qframe.moving.facts import copied
 from qframe.moving.transit import Transit, transit_prefix
 from qframe.outbox.text import decoded, encoded
 
@@ -127,7 +128,7 @@ class BatchMover:
                 (result,) = self._source.backend.apply(Step(None, *gone, *operations))
                 kept = operations[-1]
                 if result.applied and isinstance(kept, Set):
-                    self._transit.deliver([(kept.key, kept.value)])
+                    self._transit.deliver([kept])
                     moved(each.push)
                 else:
                     stays(each.push, _CHANGED)
@@ -143,7 +144,7 @@ class BatchMover:
         if why:
             return why
         keys = [key, *self._source.store.keys(f"{key}:"), *self._index(identity)]
-        copies = [each for each in backend.copy(*keys) if each is not None]
+        copies = copied(self._source, keys)
         made = [
             Set(e.key, self._renamed(e.value) if e.key == key else e.value, e.ttl) for e in copies
         ]
@@ -152,7 +153,7 @@ class BatchMover:
         (result,) = backend.apply(Step(None, *known, *map(Unset, keys), kept))
         if not result.applied:
             return _CHANGED
-        self._transit.deliver([(kept.key, kept.value)])
+        self._transit.deliver([kept])
         return ""
 
     def _refusal(self, identity: str, latch: LatchCopy, jobs: Sequence[ParkedJob]) -> str:

@@ -16,7 +16,7 @@ from qframe.exceptions import InvalidSignature
 from qframe.features.once import is_once
 from qframe.jobs.uniqueness import ONCE
 from qframe.manager import QueueManager
-from qframe.moving.facts import written
+from qframe.moving.facts import copied, written
 from qframe.moving.transit import AT_ONCE, Transit
 from qframe.payload.text import one_line
 from qframe.schedules.rows import keys_of
@@ -57,7 +57,7 @@ def _pages(source: Connection, prefix: str) -> Iterator[list[FactCopy]]:
     after = ""
     while page := source.backend.scan(prefix, AT_ONCE, after):
         after = page[-1][0]
-        yield [each for each in source.backend.copy(*(key for key, _ in page)) if each is not None]
+        yield copied(source, [key for key, _ in page])
 
 
 class ScheduleMover:
@@ -100,7 +100,7 @@ class ScheduleMover:
         (result,) = self._source.backend.apply(Step(None, Expect(old, text), *gone, kept))
         if not result.applied:
             return "it was changed just now: repeat the command"
-        self._transit.deliver([(kept.key, kept.value)])
+        self._transit.deliver([kept])
         return ""
 
     def copy_progress(self) -> None:

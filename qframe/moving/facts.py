@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend
@@ -59,7 +59,13 @@ def facts_of(
     if STEPS in notes and StepsFeature.key not in message:
         features.append(StepsFeature())
     keys = [key for feature in features for key in feature.kept(context, job)]
-    return [each for each in source.backend.copy(*keys) if each is not None] if keys else []
+    return copied(source, keys)
+
+
+def copied(source: Connection, keys: Sequence[str]) -> list[FactCopy]:
+    """Return those of some facts that are there."""
+    found = source.backend.copy(*keys) if keys else []
+    return [each for each in found if each is not None]
 
 
 def steps_of(source: Connection, record: FailedJob) -> list[FactCopy]:
@@ -67,8 +73,7 @@ def steps_of(source: Connection, record: FailedJob) -> list[FactCopy]:
     if not record.history.steps:
         return []
     job = source.context.as_it_is(record.payload, record.queue)
-    keys = StepsFeature().kept(source.context, job)
-    return [each for each in source.backend.copy(*keys) if each is not None]
+    return copied(source, StepsFeature().kept(source.context, job))
 
 
 def written(copies: Iterable[FactCopy], target: Connection) -> list[Set | Raise]:

@@ -298,11 +298,11 @@ class QueueMover:
                 self._give_back(job)
             new += 1
         results = self._source.backend.apply(*(step for _, step in leaving)) if leaving else []
-        left: list[tuple[str, str]] = []
+        left: list[Set] = []
         for (job, step), result in zip(leaving, results, strict=True):
             kept = self._kept_by(step, result) or self._again(job, result, what, due)
             if kept is not None and not kept.key.startswith(PARKED):  # or it waits for its batch
-                left.append((kept.key, kept.value))
+                left.append(kept)
                 self._count(MoveRow(job.queue, what, "moved"))
         self._transit.deliver(left)
         return new
@@ -418,7 +418,7 @@ class QueueMover:
             if not result.applied:  # as above; in parts, the facts may be written all the same
                 source.backend.apply(Step(None, Unset(kept.key, kept.value)))
                 return
-            self._transit.deliver([(kept.key, kept.value)])
+            self._transit.deliver([kept])
         self._count(MoveRow(record.queue, "failed", "moved"))
 
 

@@ -120,15 +120,15 @@ class Transit:
         """Hand over what an earlier move has left on its way. Returns how much that was."""
         count = 0
         while page := self._source.backend.scan(self._prefix, AT_ONCE):
-            self.deliver(page)
+            self.deliver([Set(*each) for each in page])
             count += len(page)
         return count
 
-    def deliver(self, kept: Sequence[tuple[str, str]]) -> None:
-        """Hand over what is kept under these keys."""
+    def deliver(self, kept: Sequence[Set]) -> None:
+        """Hand over what is kept here."""
         if not kept:
             return
-        items = sorted((self._read(*each) for each in kept), key=lambda item: item.at)
+        items = sorted(map(self._read, kept), key=lambda item: item.at)
         self._hand_over(items)
         self._source.backend.apply(*(Step(None, Unset(item.key, item.text)) for item in items))
 
@@ -136,8 +136,9 @@ class Transit:
         """Count what is on its way."""
         return sum(1 for _ in self._source.store.items(self._prefix))
 
-    def _read(self, key: str, text: str) -> TransitItem:
+    def _read(self, kept: Set) -> TransitItem:
         """Decode. Raises `InvalidSignature` or `InvalidPayload`."""
+        key, text = kept.key, kept.value
         try:
             fields = json.loads(self._source.context.opened(key, text).text)
             mark = f"moved:{key.removeprefix('moving:')}"
