@@ -148,7 +148,8 @@ class QueueManager:
         if found.default_queue == connection.default_queue:
             return found
         key = found.name, connection.default_queue  # a job that names no queue means that one
-        return self._in_place_of.setdefault(key, found.with_default(connection.default_queue))
+        made = self._in_place_of.get(key)
+        return made or self._in_place_of.setdefault(key, found.with_default(key[1]))
 
     def holding_jobs(self, only: str | None = None) -> Iterator[Connection]:
         """Iterate over the connections with jobs: the default and configured ones, or `only`."""
