@@ -59,6 +59,28 @@ class Side:
     """Where its qframe is; what runs on it is always ours."""
 
 
+def our_side(
+    driver: str,
+    settings: str,
+    *options: str,
+    name: str = "qframe",
+    environment: Mapping[str, str] | None = None,
+    prepare: tuple[str, ...] = (),
+) -> Side:
+    """Give our side on a connection with such lines of settings; `options` are the worker's."""
+    return Side(
+        name,
+        producing("benchmarks.apps.qframe_producer"),
+        ("qframe", "work", driver, "--quiet", *options),
+        files={
+            "qframe.toml": f'default = "{driver}"\njobs = ["benchmarks.apps.qframe_jobs"]\n'
+            f'[connections.{driver}]\ndriver = "{driver}"\n{settings}'
+        },
+        environment=environment or {},
+        prepare=prepare,
+    )
+
+
 class Worker:
     """A worker process while it runs, in a process group of its own."""
 

@@ -32,7 +32,7 @@ from qframe import QueueManager, config
 from qframe.connection import Connection
 from qframe.contracts import FailedJob
 from qframe.contracts.step import Push, Step
-from qframe.exceptions import BackendUnavailable
+from qframe.exceptions import BackendUnavailable, QframeError
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.ledger import Fault, Ledger
 from tests.support.process import Process, Project
@@ -224,6 +224,16 @@ class Site(Project):
         self.queue.later(delay, kind(number=number, **fields), queue)
         self.writing.note("E", number)
         return number
+
+    def refused(self, count: int, error: type[QframeError] = QframeError) -> list[str]:
+        """Push so many jobs, and give what was said to those that were refused by such an error."""
+        said = []
+        for _ in range(count):
+            try:
+                self.send()
+            except error as refusal:
+                said.append(str(refusal))
+        return said
 
     def send_many(
         self, count: int, delay: float = 0, queue: str = "default", *, seconds: float = 0

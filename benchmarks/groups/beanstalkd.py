@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.beanstalkd_server import BeanstalkdServer
-from benchmarks.places import NotHereError, Place, Side, producing
+from benchmarks.places import NotHereError, Place, Side, our_side
 from benchmarks.plan import Plan
 from benchmarks.rows import (
     Row,
@@ -73,16 +73,8 @@ class Bench:
 
 def ours(server: BeanstalkdServer, more: str = "") -> Side:
     """Give our side, with further lines for the connection."""
-    return Side(
-        "qframe",
-        producing("benchmarks.apps.qframe_producer"),
-        ("qframe", "work", "beanstalkd", "--quiet"),
-        files={
-            "qframe.toml": 'default = "beanstalkd"\njobs = ["benchmarks.apps.qframe_jobs"]\n'
-            f'[connections.beanstalkd]\ndriver = "beanstalkd"\nport = {server.port}\n{more}'
-        },
-        environment={"BENCH_BEANSTALKD": server.address},
-    )
+    settings = f"port = {server.port}\n{more}"
+    return our_side("beanstalkd", settings, environment={"BENCH_BEANSTALKD": server.address})
 
 
 def _laravel(server: BeanstalkdServer) -> Side:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks import environments, report
 from benchmarks.peers.sides import DRAMATIQ, QUIET_CELERY, TASKIQ, TASKIQ_TUNED
-from benchmarks.places import NotHereError, Place, Side, producing
+from benchmarks.places import NotHereError, Place, Side, our_side, producing
 from benchmarks.plan import Plan
 from benchmarks.rows import Row, alternated, compared, per_second
 from benchmarks.said import versions
@@ -48,19 +48,14 @@ class _Peer:
         )
 
 
-_CELERY = ("celery_rabbitmq", (*QUIET_CELERY, "-P", "solo", "-c", "1"), "celery")
-_DRAMATIQ = ("dramatiq_rabbitmq", (*DRAMATIQ, "-t", "8", "APP"), "dramatiq_rabbitmq")
+_CELERY = ("celery", (*QUIET_CELERY, "-P", "solo", "-c", "1"), "celery")
+_DRAMATIQ = ("dramatiq", (*DRAMATIQ, "-t", "8", "APP"), "dramatiq_rabbitmq")
 _PEERS = (
     _Peer("Celery, solo, as it comes: no confirms, acks early", *_CELERY, safe=False),
     _Peer("Celery, solo", *_CELERY, _SAFE),
     _Peer("Dramatiq, 8 threads, as it comes: no confirms", *_DRAMATIQ, safe=False),
     _Peer("Dramatiq, 8 threads", *_DRAMATIQ, _SAFE),
-    _Peer(
-        "TaskIQ",
-        "taskiq_rabbitmq",
-        (*TASKIQ, *TASKIQ_TUNED),
-        "taskiq_rabbitmq",
-    ),
+    _Peer("TaskIQ", "taskiq", (*TASKIQ, *TASKIQ_TUNED), "taskiq_rabbitmq"),
 )
 _AT_ONCE = 50
 
@@ -74,15 +69,7 @@ class _Rates:
 
 
 def _ours(url: str, *more: str) -> Side:
-    return Side(
-        "qframe",
-        producing("benchmarks.apps.qframe_producer"),
-        ("qframe", "work", "rabbitmq", "--quiet", *more),
-        files={
-            "qframe.toml": 'default = "rabbitmq"\njobs = ["benchmarks.apps.qframe_jobs"]\n'
-            f'[connections.rabbitmq]\ndriver = "rabbitmq"\nurl = "{url}"\nprefix = "qframe."\n'
-        },
-    )
+    return our_side("rabbitmq", f'url = "{url}"\nprefix = "qframe."\n', *more)
 
 
 def facts() -> dict[str, str]:

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 
 from benchmarks import report
-from benchmarks.places import Place, Side, producing
+from benchmarks.places import Place, Side, our_side, producing
 from benchmarks.plan import Plan
 from benchmarks.rows import (
     Row,
@@ -33,15 +33,8 @@ _EAGER = ("-d", "0.001", "-m", "0.001")
 
 
 def _ours(synchronous: str) -> Side:
-    return Side(
-        f"qframe, synchronous={synchronous}",
-        producing("benchmarks.apps.qframe_producer"),
-        ("qframe", "work", "--quiet"),
-        files={
-            "qframe.toml": 'jobs = ["benchmarks.apps.qframe_jobs"]\n'
-            f'[connections.database]\ndriver = "database"\nsynchronous = "{synchronous}"\n'
-        },
-    )
+    name, settings = f"qframe, synchronous={synchronous}", f'synchronous = "{synchronous}"\n'
+    return our_side("database", settings, name=name)
 
 
 def _huey(synchronous: str = "") -> Side:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from benchmarks import environments, report
 from benchmarks.moto_server import CREDENTIALS, REGION, MotoServer
 from benchmarks.peers.sides import QUIET_CELERY
-from benchmarks.places import NotHereError, Place, Side, producing
+from benchmarks.places import NotHereError, Place, Side, our_side, producing
 from benchmarks.plan import Plan
 from benchmarks.rows import Row, alternated, each_job, noted, per_second
 
@@ -59,17 +59,8 @@ def rows(plan: Plan) -> list[Row]:
 
 
 def _ours(server: MotoServer) -> Side:
-    return Side(
-        "qframe",
-        producing("benchmarks.apps.qframe_producer"),
-        ("qframe", "work", "sqs", "--quiet"),
-        files={
-            "qframe.toml": 'default = "sqs"\njobs = ["benchmarks.apps.qframe_jobs"]\n'
-            f'[connections.sqs]\ndriver = "sqs"\ncreate = true\nregion = "{REGION}"\n'
-            f'endpoint = "http://{server.address}"\n'
-        },
-        environment=CREDENTIALS,
-    )
+    settings = f'create = true\nregion = "{REGION}"\nendpoint = "http://{server.address}"\n'
+    return our_side("sqs", settings, environment=CREDENTIALS)
 
 
 def _celery(server: MotoServer) -> Side:

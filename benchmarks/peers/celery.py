@@ -1,4 +1,8 @@
-"""Celery's jobs on Redis or SQS; no results are kept."""
+"""Celery's jobs on Redis, RabbitMQ or SQS; no results are kept.
+
+With `BENCH_SAFE` it confirms what it publishes to RabbitMQ, and acks there after the job, as we do;
+without it, it does as it comes.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ from celery import Celery
 
 from benchmarks.apps import effects
 from benchmarks.apps.producing import Producer
-from benchmarks.peers import REDIS, SQS, TUNED
+from benchmarks.peers import RABBITMQ, REDIS, SAFE, SQS, TUNED
 
-app = Celery("bench", broker=SQS or REDIS)
+app = Celery("bench", broker=SQS or RABBITMQ or REDIS)
 app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=64 if TUNED else 4)
 if SQS:
     app.conf.broker_transport_options = {"region": "us-east-1", "is_secure": False}
+elif RABBITMQ:
+    app.conf.update(task_acks_late=SAFE, broker_transport_options={"confirm_publish": SAFE})
 
 
 def _append() -> None:

@@ -1,15 +1,21 @@
-"""Dramatiq's jobs on Redis."""
+"""Dramatiq's jobs on Redis or RabbitMQ; with `BENCH_SAFE` it confirms what it publishes there."""
 
 from __future__ import annotations
 
 import dramatiq
-from dramatiq.brokers.redis import RedisBroker
 
 from benchmarks.apps import effects
 from benchmarks.apps.producing import Producer
-from benchmarks.peers import REDIS
+from benchmarks.peers import RABBITMQ, REDIS, SAFE
 
-dramatiq.set_broker(RedisBroker(url=REDIS))
+if RABBITMQ:
+    from dramatiq.brokers.rabbitmq import RabbitmqBroker
+
+    dramatiq.set_broker(RabbitmqBroker(url=RABBITMQ, confirm_delivery=SAFE))
+else:
+    from dramatiq.brokers.redis import RedisBroker
+
+    dramatiq.set_broker(RedisBroker(url=REDIS))
 
 
 def _append() -> None:

@@ -1,18 +1,26 @@
-"""TaskIQ's jobs on a Redis stream; no results are kept."""
+"""TaskIQ's jobs on a Redis stream, or RabbitMQ; no results are kept.
+
+On RabbitMQ it is aio-pika that publishes, and confirms.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
 
-from taskiq_redis import RedisStreamBroker
-
 from benchmarks.apps import effects
 from benchmarks.apps.producing import AsyncProducer
-from benchmarks.peers import REDIS, THREADS
+from benchmarks.peers import RABBITMQ, REDIS, THREADS
 
-# "0": what was dispatched before the first worker is run as well.
-broker = RedisStreamBroker(REDIS, consumer_id="0")
+if RABBITMQ:
+    from taskiq_aio_pika import AioPikaBroker
+
+    broker = AioPikaBroker(RABBITMQ)
+else:
+    from taskiq_redis import RedisStreamBroker
+
+    # "0": what was dispatched before the first worker is run as well.
+    broker = RedisStreamBroker(REDIS, consumer_id="0")
 
 
 async def _append() -> None:

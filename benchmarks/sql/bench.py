@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from benchmarks.peers.sql_sides import PEERS, SqlPeer
-from benchmarks.places import BenchmarkError, NotHereError, Place, Side, producing
+from benchmarks.places import BenchmarkError, NotHereError, Place, Side, our_side
 from benchmarks.plan import Plan
 from benchmarks.rows import Row
 from benchmarks.sql.server import SqlServer
@@ -17,16 +17,7 @@ _SHOWN = 80
 
 def ours(url: str) -> Side:
     """Give our side."""
-    return Side(
-        "qframe",
-        producing("benchmarks.apps.qframe_producer"),
-        ("qframe", "work", "--quiet"),
-        prepare=("qframe", "migrate"),
-        files={
-            "qframe.toml": 'jobs = ["benchmarks.apps.qframe_jobs"]\n'
-            f'[connections.database]\ndriver = "database"\nurl = "{url}"\n'
-        },
-    )
+    return our_side("database", f'url = "{url}"\n', prepare=("qframe", "migrate"))
 
 
 @dataclass(slots=True)

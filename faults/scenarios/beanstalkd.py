@@ -134,7 +134,7 @@ def drained(site: Site) -> None:
     late = [site.send(seconds=0.01, delay=1) for _ in range(10)]
     retried = [site.send(jobs.Raises, failures=1) for _ in range(10)]
     site.beanstalkd.refuse_puts()
-    errors = _refused(site, 20)
+    errors = site.refused(20)
     site.check(all("draining" in error for error in errors), f"a push raised {errors[:1]}")
     site.check(len(errors) == 20, f"only {len(errors)} of 20 pushes were refused")
     site.begin(2)
@@ -142,17 +142,6 @@ def drained(site: Site) -> None:
     done = sum(site.ends(number) > 0 for number in (*numbers, *late, *retried))
     site.remark(f"pushes refused {len(errors)}, done {done}")
     site.finish()
-
-
-def _refused(site: Site, count: int) -> list[str]:
-    """Push, and give what was said to those that were refused."""
-    errors = []
-    for _ in range(count):
-        try:
-            site.send()
-        except QframeError as error:
-            errors.append(str(error))
-    return errors
 
 
 @scenario("F44", "an error in writing beanstalkd's log", "beanstalkd")
@@ -176,7 +165,7 @@ def log_broken(site: Site) -> None:
     before = site.qframe("check")
     errors: list[str] = []
     while not errors and len(site.sent()) < 20:
-        errors += _refused(site, 1)
+        errors += site.refused(1)
     site.check(
         any("for sure" in error for error in errors),
         f"no push was refused as buried: {errors}",
@@ -272,7 +261,7 @@ def _rubbish(site: Site) -> int:
             proxy.retarget(*address)
             proxy.switch(Mode.CUT)
             proxy.switch(Mode.PASS)
-            refused += len(_refused(site, 1))
+            refused += len(site.refused(1))
         proxy.retarget(*site.beanstalkd.address)
         proxy.switch(Mode.CUT)
         proxy.switch(Mode.PASS)

@@ -27,7 +27,7 @@ def alarms(site: Site) -> None:
         waiting = [site.send(seconds=0.01) for _ in range(20)]
         with site.fault("alarm"):
             site.rabbitmq.evaluate(text.format(bad))
-            errors = _refused(site, 3)
+            errors = site.refused(3, BackendUnavailable)
             site.begin(2)
             done = site.wait_for(lambda waiting=waiting: not site.not_done({*waiting}))  # type: ignore[misc]
             site.rabbitmq.evaluate(text.format(good))
@@ -36,17 +36,6 @@ def alarms(site: Site) -> None:
         site.send()
     site.remark(f"alarms {len(_ALARMS)}")
     site.finish()
-
-
-def _refused(site: Site, count: int) -> list[str]:
-    """Give the errors of so many pushes."""
-    errors = []
-    for _ in range(count):
-        try:
-            site.send()
-        except BackendUnavailable as error:
-            errors.append(str(error))
-    return errors
 
 
 @scenario("F47", "every connection closed by the server", "rabbitmq")

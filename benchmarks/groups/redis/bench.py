@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from benchmarks.peers.sides import LARAVEL, LARAVEL_JIT, PEERS, SIDEKIQ, Peer
-from benchmarks.places import NotHereError, Place, Side, producing
+from benchmarks.places import NotHereError, Place, Side, our_side
 from benchmarks.plan import Plan
 from benchmarks.redis_server import RedisServer
 from benchmarks.rows import Row
@@ -17,16 +17,7 @@ _EVERYONE = (*PEERS, LARAVEL, LARAVEL_JIT, SIDEKIQ)
 
 def ours(url: str, more: str = "") -> Side:
     """Give our side, with further lines for the connection."""
-    return Side(
-        "qframe",
-        producing("benchmarks.apps.qframe_producer"),
-        ("qframe", "work", "redis", "--quiet"),
-        files={
-            "qframe.toml": 'default = "redis"\njobs = ["benchmarks.apps.qframe_jobs"]\n'
-            f'[connections.redis]\ndriver = "redis"\nurl = "{url}"\n{more}'
-        },
-        environment={"BENCH_REDIS": url},
-    )
+    return our_side("redis", f'url = "{url}"\n{more}', environment={"BENCH_REDIS": url})
 
 
 @dataclass(slots=True)
