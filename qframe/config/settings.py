@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -127,10 +128,7 @@ class Settings(BaseSettings):
                 raise ValueError(f"alerts: the rule {each.text!r} needs an outbox: [outbox]")
         place = self.alerts.connection
         if place is not None and place not in known:
-            raise ValueError(
-                f"alerts.connection: unknown connection {one_line(place, 60)!r}"
-                f"{nearest(place, known)}"
-            )
+            raise ValueError(f"alerts.connection: {_unknown(place, known)}")
         return self
 
     @model_validator(mode="after")
@@ -139,15 +137,11 @@ class Settings(BaseSettings):
         for table, given in (("routes", self.routes), ("forward", self.forward)):
             for name, text in given.items():
                 try:
-                    place = QueuePlace.of(text)
+                    connection = QueuePlace.of(text).connection
+                    if connection is not None and connection not in known:
+                        raise ValueError(_unknown(connection, known))
                 except ValueError as error:
                     raise ValueError(f"{table}.{one_line(name, 60)}: {error}") from None
-                if place.connection not in {None, *known}:
-                    raise ValueError(
-                        f"{table}.{one_line(name, 60)}: unknown connection "
-                        f"{one_line(str(place.connection), 60)!r}"
-                        f"{nearest(str(place.connection), known)}"
-                    )
         Places(self.routes, self.forward)  # raises for a circle
         return self
 
@@ -173,16 +167,17 @@ class Settings(BaseSettings):
         given = self.connections.get(name)
         if given is None and name not in BUILT_IN:
             known = self.connection_names()
-            raise ConfigurationError(
-                f"unknown connection {one_line(name, 60)!r}{nearest(name, known)}; "
-                f"configured are {', '.join(known)}"
-            )
+            raise ConfigurationError(f"{_unknown(name, known)}; configured are {', '.join(known)}")
         return {"driver": name, **(given or {})}
 
     def connection_names(self) -> list[str]:
         """Return the names of all connections, the default first."""
         names = sorted({*BUILT_IN, *self.connections})
         return sorted(names, key=lambda name: name != self.default)
+
+
+def _unknown(connection: str, known: Sequence[str]) -> str:
+    return f"unknown connection {one_line(connection, 60)!r}{nearest(connection, known)}"
 
 
 class _Environment(EnvSettingsSource):
