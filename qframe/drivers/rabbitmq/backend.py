@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("qframe")
 
 _RESERVED = "amq."
-_SURE = 1 / 3
-"""The part of a hold in which nobody looks whether the channel is still open."""
 
 
 class RabbitmqBackend(BrokerBackend):
@@ -119,7 +117,6 @@ class RabbitmqBackend(BrokerBackend):
         )
         if call is not None:
             job.comes_from_others(call.attempts, call.delay)
-        job.lasts(math.inf, asked_at + self.timing.hold * _SURE)
         job.worker_died = delivery.times > 1
         consumer.hold(job)
         return job
