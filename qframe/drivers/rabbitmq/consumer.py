@@ -150,13 +150,10 @@ class Consumer(RabbitmqConnection):
             try:
                 self._prefetch(channel, limit - len(found))
                 tag = self._consume(channel, name)
-                channel.basic_cancel(tag)
             except FAULTS as error:
                 raise self.lost(error) from error
-            self._spoke = time.monotonic()
+            found += self._cancel(channel, [tag])
             self._is_unproved = False
-            found += self._arrived
-            self._arrived = []
         (self._long.add if len(found) > 1 else self._long.discard)(name)
         return found
 
