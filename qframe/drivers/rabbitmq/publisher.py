@@ -114,7 +114,8 @@ class Publisher(RabbitmqConnection):
                 continue
             if self._count(name) is None:
                 if not each.kept:
-                    raise _without_worker(self.where, each.queue)
+                    text = "its worker, Celery's, declares it; start that first"
+                    raise Unroutable(f"{self.where} has no queue {each.queue}: {text}")
                 with self._channel_apart() as channel:
                     channel.queue_declare(name, durable=True, auto_delete=False)
             self._declared.add(name)
@@ -266,14 +267,6 @@ class Publisher(RabbitmqConnection):
 
 
 _BLOCKED = "takes no messages (connection.blocked): its memory or disk runs short"
-
-
-def _without_worker(where: str, queue: str) -> Unroutable:
-    error = Unroutable(
-        f"{where} has no queue {queue}: its worker, Celery's, declares it; start that first"
-    )
-    error.in_doubt = False
-    return error
 
 
 def arguments_of(version: str) -> dict[str, Any]:
