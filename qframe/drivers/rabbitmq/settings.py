@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -21,12 +21,17 @@ class Login(NamedTuple):
     vhost: str
 
 
-def _url(url: str) -> str:
+def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:  # its message may show the password
         raise ValueError("is not a URL; write / # ? @ in a password as %2F %23 %3F %40") from None
+    return parts
+
+
+def _url(url: str) -> str:
+    parts = _split(url)
     if parts.scheme not in _PORTS:
         raise ValueError("must begin with amqp:// or amqps:// (TLS)")
     if not parts.hostname:
@@ -39,11 +44,7 @@ def _url(url: str) -> str:
 def _management(url: str | None) -> str | None:
     if url is None:
         return None
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:  # as above
-        raise ValueError("is not a URL; write / # ? @ in a password as %2F %23 %3F %40") from None
+    parts = _split(url)
     if parts.scheme not in {"http", "https"}:
         raise ValueError("must begin with http:// or https://")
     if not parts.hostname:
