@@ -100,6 +100,7 @@ class AwsClient:
         self.settings = settings
         self.where = where
         self._service, self._endpoint = service, endpoint
+        self._region = settings.known_region
 
     def call(self, action: str, *, twice: bool = False, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 (as above)
         """Call a method of the client. `twice`: it may be done twice.
@@ -142,7 +143,7 @@ class AwsClient:
         settings = self.settings
         kind = _ClientKind(
             self._service,
-            settings.known_region,
+            self._region,
             self._endpoint,
             limited(settings.timeout) + settings.block_for,
             limited(settings.connect_timeout),
