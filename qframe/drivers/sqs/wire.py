@@ -33,7 +33,6 @@ _GROUP = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}")
 class SentEntry(NamedTuple):
     """A message of a call, and the bytes that it counts."""
 
-    message: BrokerMessage
     fields: dict[str, Any]
     size: int
 
@@ -61,7 +60,7 @@ def entry_of(message: BrokerMessage, name: str, raw: bytes) -> SentEntry:
         if message.delay > 0:
             fields["DelaySeconds"] = math.ceil(message.delay)
     size = len(body.encode()) + sum(len(key) + len(value) + 6 for key, value in headers.items())
-    return SentEntry(message, fields, size)
+    return SentEntry(fields, size)
 
 
 def batches(entries: Iterable[SentEntry]) -> Iterator[list[SentEntry]]:
