@@ -155,7 +155,7 @@ class FailoverBackend(Backend):
                 answers = [member.tell_later(step, in_doubt=raised.in_doubt) for step in steps]
             jobs += found
             results += answers
-        if not jobs and (error or not turns) and not any(not each.error for each in self._members):
+        if not jobs and (error or not turns) and all(each.error for each in self._members):
             away = error or left_alone(self._why())
             away.in_doubt = away.in_doubt or bool(first)  # they were applied, or are told later
             raise away

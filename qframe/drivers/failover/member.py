@@ -40,7 +40,7 @@ class Member:
         self._later: deque[tuple[Step, bool]] = deque()
         """What it could not be told about jobs, and whether it may have been all the same."""
         self._turning = forks.lock()
-        forks.in_child_of(self, _forget_kept)
+        forks.in_child_of(self, Member.forget)
 
     @property
     def is_up(self) -> bool:
@@ -120,6 +120,10 @@ class Member:
             if result.lost and not in_doubt:
                 log.warning("%s: the end of %r came too late", self.name, step.reservation)
 
+    def forget(self) -> None:
+        """Leave it to the parent of a fork to tell what it keeps."""
+        self._later.clear()
+
     # -- up and down ------------------------------------------------------------------------------
 
     def _failed(self, error: BackendUnavailable, began: float) -> None:
@@ -140,11 +144,6 @@ class Member:
         seconds = time.monotonic() - self._down_since
         log.info("%s: %s is back after %.0f s", self.of, self.name, seconds)
         events.fire(events.QueueFailedBack, self.of, self.name, seconds)
-
-
-def _forget_kept(member: Member) -> None:
-    """Leave it to the parent of a fork to tell what it keeps."""
-    member._later.clear()  # noqa: SLF001 (a function of this module, as `in_child_of` needs one)
 
 
 def left_alone(error: BackendUnavailable) -> BackendUnavailable:
