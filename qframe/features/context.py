@@ -232,6 +232,15 @@ class Context:
             return (Claim(key, uuid, seconds, holds),)
         return Expect(key, holds), Set(key, uuid, seconds)
 
+    def kept_claim(self, key: str, uuid: str, seconds: float) -> Sequence[str]:
+        """Return the key that a waiting job took with `claim`, if it still has it.
+
+        Raises `InvalidPayload` if the claim was withdrawn.
+        """
+        if self.in_parts and claims.is_void(self.backend, key, uuid, seconds):
+            raise InvalidPayload("it was never dispatched: its push was broken off")
+        return (key,) if self.backend.read(key) == [uuid] else ()
+
     def once_pushed(self, fact: Set | Raise) -> Operation:
         """Return the operation that writes a job's fact, not before the job is pushed."""
         return Afterwards(fact) if self.in_parts else fact

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from qframe.contracts.step import Outcome, Result, Unset
 from qframe.drivers.claims import is_unproven, is_void, unproven, was_withdrawn
-from qframe.exceptions import InvalidPayload
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
@@ -64,11 +63,7 @@ class OnceFeature(Feature):
 
     def kept(self, context: Context, job: Pushing) -> Sequence[str]:
         once = OnceKey.of(job.message)
-        if once is None:
-            return ()
-        if context.in_parts and is_void(context.backend, once.key, once.uuid, once.seconds):
-            raise InvalidPayload("it was never dispatched: its push was broken off")
-        return (once.key,) if context.backend.read(once.key) == [once.uuid] else ()
+        return () if once is None else context.kept_claim(once.key, once.uuid, once.seconds)
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         """Return the uuid of the job that has the key."""

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from qframe.contracts.step import Expect, Operation, Outcome, Result, Set, Unset
 from qframe.drivers.claims import is_unproven, is_void, unproven
-from qframe.exceptions import InvalidPayload
 from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
@@ -65,11 +64,7 @@ class UniqueFeature(Feature):
 
     def kept(self, context: Context, job: Pushing) -> Sequence[str]:
         lock = UniqueLock.of(job.message)
-        if lock is None:
-            return ()
-        if context.in_parts and is_void(context.backend, lock.key, lock.uuid, lock.seconds):
-            raise InvalidPayload("it was never dispatched: its push was broken off")
-        return (lock.key,) if context.backend.read(lock.key) == [lock.uuid] else ()
+        return () if lock is None else context.kept_claim(lock.key, lock.uuid, lock.seconds)
 
     def holder(self, job: Pushing, refused: Result) -> str | None:
         """Return the uuid of the job that has the lock."""
