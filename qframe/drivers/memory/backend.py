@@ -170,8 +170,10 @@ class MemoryBackend(Backend):
             case op.Push(queue, raw, delay, priority, _, attempts, notes, buried):
                 message = Message(self._next(), queue, raw, attempts, notes)
                 self._rank(message, priority)
-                place, until = Place.DELAYED, self.clock() + delay
-                self._move(message, *((Place.BURIED, inf) if buried else (place, until)))
+                if buried:
+                    self._move(message, Place.BURIED, inf)
+                else:
+                    self._move(message, Place.DELAYED, self.clock() + delay)
             case op.Set(key, value, ttl):
                 self._facts[key] = StoredFact(value, self._until(ttl))
             case op.Unset(key, value) if value in {None, self._live(self._facts, key)}:
