@@ -452,9 +452,7 @@ class BrokerBackend(Backend):
 
     def _reserved(self, queues: Sequence[str], limit: int) -> list[BrokerJob]:
         """Return what this thread received while it waited, and receive more."""
-        jobs, self._stash.jobs = self._stash.jobs, ()
-        self.give_back_all([job for job in jobs if job.queue not in queues])
-        known = self._known(job for job in jobs if job.queue in queues)
+        known = self._known(self._stashed(queues))
         found = known[:limit]
         self.give_back_all(known[limit:])
         while len(found) < limit:
@@ -468,6 +466,12 @@ class BrokerBackend(Backend):
             if len(known) == len(received):
                 break
         return found
+
+    def _stashed(self, queues: Sequence[str]) -> list[BrokerJob]:
+        """Take what this thread received while it waited; what is of other queues is given back."""
+        jobs, self._stash.jobs = self._stash.jobs, ()
+        self.give_back_all([job for job in jobs if job.queue not in queues])
+        return [job for job in jobs if job.queue in queues]
 
     def _look(self) -> None:
         """Publish what is due, if it is time to look for that."""
@@ -531,9 +535,7 @@ class BrokerBackend(Backend):
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
         with guarded:
-            jobs, self._stash.jobs = self._stash.jobs, ()
-            self.give_back_all([job for job in jobs if job.queue not in queues])
-            held = [job for job in jobs if job.queue in queues]
+            held = self._stashed(queues)
             self._stash.jobs = [*self._stash.jobs, *held]
             ends = self.clock() + timeout
             while not any(job.queue in queues for job in self._stash.jobs):
@@ -570,9 +572,8 @@ class BrokerBackend(Backend):
             return count
 
     def close(self) -> None:
-        jobs, self._stash.jobs = self._stash.jobs, ()
         with guarded:
-            self.give_back_all(jobs)
+            self._stashed(())
 
 
 def _is_readable(wake: int | None) -> bool:
