@@ -10,7 +10,6 @@ import logging
 import math
 import threading
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -486,18 +485,17 @@ class BrokerBackend(Backend):
             log.warning("%s: delayed jobs wait: %s", self.name, error)
             return 0
 
-    def _known(self, jobs: Iterable[BrokerJob]) -> list[BrokerJob]:
+    def _known(self, jobs: Sequence[BrokerJob]) -> list[BrokerJob]:
         """Read the log for those that may have been started; drop those that have ended.
 
         Those that are not due are released until then. If the facts do not answer for that, all
         stay held for the next call.
         """
-        found, left = [], deque(jobs)
-        while left:
-            job = left[0]
+        found = list[BrokerJob]()
+        for n, job in enumerate(jobs):
             if self.clock() >= job.until:
-                pass
-            elif job.logged and not self._recall(job):
+                continue
+            if job.logged and not self._recall(job):
                 self._acknowledge_quietly(job)
             elif job.message.delay <= 0:
                 found.append(job)
@@ -505,9 +503,8 @@ class BrokerBackend(Backend):
                 try:
                     self._postpone(job)
                 except BackendUnavailable:
-                    self._stash.jobs = [*self._stash.jobs, *found, *left]
+                    self._stash.jobs = [*self._stash.jobs, *found, *jobs[n:]]
                     raise
-            left.popleft()
         return found
 
     def _postpone(self, job: BrokerJob) -> None:
@@ -525,7 +522,7 @@ class BrokerBackend(Backend):
         """
         found = list[BrokerJob]()
         with suppress(BackendUnavailable):
-            found = self._known(jobs)
+            found = self._known([*jobs])
         for job in found:
             try:
                 self.apply(job.release())
