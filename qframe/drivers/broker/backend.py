@@ -25,6 +25,7 @@ from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Step
 from qframe.drivers.attempt_log import AttemptEntry, AttemptLog
 from qframe.drivers.broker.kept import KeptMessages
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
+from qframe.drivers.broker.parts import in_parts
 from qframe.drivers.guard import guarded
 from qframe.drivers.sockets import readable
 from qframe.exceptions import BackendUnavailable
@@ -175,13 +176,9 @@ class BrokerBackend(Backend):
 
     def apply(self, *steps: Step) -> list[Result]:
         results: list[Result] = []
-        with guarded:
+        with guarded, in_parts(results):
             for way, group in groupby(steps, self._way):
-                try:
-                    results += way([*group])
-                except BackendUnavailable as error:
-                    error.in_doubt = error.in_doubt or bool(results)
-                    raise
+                results += way([*group])
         return results
 
     def _way(self, step: Step) -> Callable[[Sequence[Step]], list[Result]]:
@@ -199,11 +196,9 @@ class BrokerBackend(Backend):
     def _apply_each(self, steps: Sequence[Step]) -> list[Result]:
         results: list[Result] = []
         for step in steps:
-            try:
-                results.append(self._operate(step.reservation, *step.operations))  # type: ignore[arg-type] # as well
-            except BackendUnavailable as error:
-                error.in_doubt = error.in_doubt or bool(results)
-                raise
+            with in_parts(results):
+                result = self._operate(step.reservation, *step.operations)  # type: ignore[arg-type] # as well
+            results.append(result)
         return results
 
     def _push(self, pushes: Sequence[Push]) -> None:
@@ -213,11 +208,8 @@ class BrokerBackend(Backend):
         if now:
             self.publish(now)
         if late:
-            try:
+            with in_parts(now):
                 self._kept.delay(late)
-            except BackendUnavailable as error:
-                error.in_doubt = error.in_doubt or bool(now)
-                raise
 
     def _operate(self, job: BrokerJob, operation: op.OfReservation) -> Result:
         if self.clock() >= job.until:
@@ -443,11 +435,8 @@ class BrokerBackend(Backend):
         with guarded:
             results = self.apply(*first)
             self._look()
-            try:
+            with in_parts(first):
                 return [*self._reserved(queues, limit)], results
-            except BackendUnavailable as error:
-                error.in_doubt = error.in_doubt or bool(first)
-                raise
 
     def _reserved(self, queues: Sequence[str], limit: int) -> list[BrokerJob]:
         """Return what this thread received while it waited, and receive more."""

@@ -15,6 +15,7 @@ from qframe.contracts.queue import Sizes
 from qframe.drivers.broker.backend import BrokerBackend
 from qframe.drivers.broker.blocking import BlockingReceive
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
+from qframe.drivers.broker.parts import in_parts
 from qframe.drivers.guard import guarded
 from qframe.drivers.sockets import limited
 from qframe.drivers.sqs import checks, wire
@@ -70,17 +71,13 @@ class SqsBackend(BrokerBackend):
     # -- messages ---------------------------------------------------------------------------------
 
     def publish(self, messages: Sequence[BrokerMessage]) -> None:
-        taken = 0
-        for queue, some in groupby(messages, attrgetter("queue")):
-            name = self.settings.name_of(queue)
-            try:
+        taken: list[wire.SentEntry] = []
+        with in_parts(taken):
+            for queue, some in groupby(messages, attrgetter("queue")):
+                name = self.settings.name_of(queue)
                 entries = (wire.entry_of(each, name, self._body_of(each)) for each in some)
                 for batch in wire.batches(entries):
-                    self._send(queue, batch)
-                    taken += len(batch)
-            except BackendUnavailable as error:
-                error.in_doubt = error.in_doubt or taken > 0
-                raise
+                    self._send(queue, batch, taken)
 
     def _body_of(self, message: BrokerMessage) -> bytes:
         """Return the payload, or what points to it in S3."""
@@ -89,32 +86,30 @@ class SqsBackend(BrokerBackend):
             return message.raw
         return self._overflow.put(message.id, message.raw)
 
-    def _send(self, queue: str, batch: Sequence[wire.SentEntry]) -> None:
-        """Send messages; those that SQS did not take are sent again alone."""
+    def _send(
+        self, queue: str, batch: Sequence[wire.SentEntry], taken: list[wire.SentEntry]
+    ) -> None:
+        """Send messages, and add to `taken` what SQS took; the others are sent again alone."""
         ends = time.monotonic() + limited(self.settings.timeout)
-        taken = 0
         while True:
-            try:
-                answer = self._client.on_queue(
-                    queue,
-                    "send_message_batch",
-                    twice=is_fifo(queue),  # which drops what it has had
-                    Entries=[{"Id": str(n), **each.fields} for n, each in enumerate(batch)],
-                )
-            except BackendUnavailable as error:
-                error.in_doubt = error.in_doubt or taken > 0
-                raise
+            answer = self._client.on_queue(
+                queue,
+                "send_message_batch",
+                twice=is_fifo(queue),  # which drops what it has had
+                Entries=[{"Id": str(n), **each.fields} for n, each in enumerate(batch)],
+            )
             failed = answer.get("Failed") or []
-            taken += len(batch) - len(failed)
+            left = [int(each["Id"]) for each in failed]
+            taken += (each for n, each in enumerate(batch) if n not in left)
             if not failed:
                 return
             refused = next((each for each in failed if each.get("SenderFault")), None)
             if refused or time.monotonic() + _PAUSE > ends:
-                raise self._refusal(refused or failed[0], taken)
-            batch = [batch[int(each["Id"])] for each in failed]
+                raise self._refusal(refused or failed[0])
+            batch = [batch[n] for n in left]
             time.sleep(_PAUSE)
 
-    def _refusal(self, failed: dict[str, Any], taken: int) -> QframeError:
+    def _refusal(self, failed: dict[str, Any]) -> QframeError:
         error = of_code(
             str(failed.get("Code", "")).rpartition(".")[2],
             str(failed.get("Message", "")),
@@ -122,7 +117,7 @@ class SqsBackend(BrokerBackend):
             status=400 if failed.get("SenderFault") else 500,
         )
         if isinstance(error, BackendUnavailable):
-            error.in_doubt = taken > 0
+            error.in_doubt = False
         return error
 
     def delay_limit(self, queue: str) -> float:
