@@ -30,7 +30,7 @@ from qframe.contracts.backend import Capability, Health
 from qframe.contracts.browsing import Place
 from qframe.contracts.queue import Cancelling
 from qframe.contracts.status import State
-from qframe.contracts.step import Result, Step
+from qframe.contracts.step import Push, Result, Step
 from qframe.drivers.failover.backend import FailoverBackend
 from qframe.drivers.failover.doubts import may_start, open_doubts
 from qframe.exceptions import BackendUnavailable, ConfigurationError
@@ -60,7 +60,6 @@ class Shop:
     """A failover, its parts, and what it has told."""
 
     def __init__(self, folder: Path, server: RedisServer, **more: object) -> None:
-        server.command("FLUSHALL")
         self.proxy = Proxy("127.0.0.1", server.port)
         self.queues = QueueManager(
             {
@@ -82,6 +81,9 @@ class Shop:
             }
         )
         manager.use(self.queues)
+        # Redis has the script of a push from now on: it applies one whose answer is cut off.
+        self.queues.backend("straight").apply(Step(None, Push("default", b"{}")))
+        server.command("FLUSHALL")
         self.both = self.queues.connection("both")
         self.told: list[events.Event] = []
         for kind in (events.QueueFailedOver, events.QueueFailedBack, events.JobSkipped):
