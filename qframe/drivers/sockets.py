@@ -6,6 +6,7 @@ Such a timeout shows as `BlockingIOError`.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import select
@@ -55,6 +56,14 @@ def waits_limited(seconds: float) -> Iterator[None]:
 def limited(seconds: float) -> float:
     """Return how many of the configured seconds a connection of this thread may wait."""
     return min(seconds, _thread.longest)
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine: nobody else can read what is sent there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def let_block(plain: socket.socket) -> bool:

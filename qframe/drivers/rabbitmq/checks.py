@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from qframe.drivers.rabbitmq.publisher import Publisher
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
+from qframe.drivers.sockets import is_here
 
 if TYPE_CHECKING:
     from qframe.drivers.rabbitmq.management import QueueReport
@@ -39,7 +39,7 @@ def warnings(publisher: Publisher, settings: RabbitmqSettings) -> list[str]:
     if numbers and tuple(numbers) < _OLDEST:
         found.append(f"RabbitMQ {publisher.version} is too old, 3.10 or newer is needed")
     found += _about_queue(settings.queue, publisher.difference(settings.queue))
-    if not settings.is_tls() and not all(_is_here(host) for host, _ in settings.addresses()):
+    if not settings.is_tls() and not all(is_here(host) for host, _ in settings.addresses()):
         found.append(
             "the connection is not encrypted: the password, and all jobs, can be read on the way; "
             "use amqps://"
@@ -107,10 +107,3 @@ def longest_job(reports: Sequence[QueueReport], settings: RabbitmqSettings) -> f
         if isinstance(value, int)
     ]
     return min([*said, settings.consumer_timeout or math.inf])
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
+from qframe.drivers.sockets import is_here
 from qframe.drivers.sqs.client import LONGEST_RETENTION, SqsClient
 from qframe.drivers.sqs.settings import SqsSettings
 
@@ -18,7 +18,7 @@ def warnings(client: SqsClient) -> Iterator[str]:
     settings = client.settings
     yield from _about_queue(client.attributes(settings.queue, "All"), settings)
     parts = urlsplit(settings.known_endpoint or "")
-    if parts.scheme == "http" and not _is_here(parts.hostname or ""):
+    if parts.scheme == "http" and not is_here(parts.hostname or ""):
         yield "the connection is not encrypted: all jobs can be read on the way; use https://"
 
 
@@ -58,10 +58,3 @@ def _most_receives(policy: str) -> str | None:
         return str(json.loads(policy)["maxReceiveCount"])
     except (ValueError, KeyError, TypeError):
         return "some"
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
