@@ -17,12 +17,10 @@ from qframe import forks
 from qframe.drivers.sockets import limited
 from qframe.drivers.sqs.errors import FAULTS, is_throttled, meaning
 from qframe.drivers.sqs.settings import SqsSettings
-from qframe.exceptions import BackendUnavailable, BackendUnusable
+from qframe.exceptions import BackendUnavailable
 
 _AT_ONCE = 100
 """Connections that one client keeps."""
-_REPEATS = 1
-"""How often a call without an answer is repeated, where it may be done twice."""
 _PAUSE = 0.05
 """Seconds until a throttled call is repeated; doubled each time."""
 _LONGEST_PAUSE = 2.0
@@ -103,18 +101,15 @@ class AwsClient:
         self._region = settings.known_region
 
     def call(self, action: str, *, twice: bool = False, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 (as above)
-        """Call a method of the client. `twice`: it may be done twice.
+        """Call a method of the client. `twice`: without an answer, it is called once more.
 
         Raises `BackendUnavailable`, or `PayloadTooLarge`.
         """
-        for _ in range(_REPEATS if twice else 0):
-            try:
-                return self._patiently(action, arguments)
-            except BackendUnusable:
+        try:
+            return self._patiently(action, arguments)
+        except BackendUnavailable as error:
+            if not (twice and error.in_doubt):
                 raise
-            except BackendUnavailable as error:
-                if not error.in_doubt:
-                    raise
         return self._patiently(action, arguments)
 
     def content(self, action: str, **arguments: Any) -> bytes:  # noqa: ANN401 (as above)
