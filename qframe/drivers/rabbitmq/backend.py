@@ -106,7 +106,7 @@ class RabbitmqBackend(BrokerBackend):
         if "task" in delivery.headers:
             call = celery.translated(delivery, settings.celery_tasks, settings.max_payload)
         job = self.received(
-            self._queue_of(delivery.name),
+            settings.queue_of(delivery.name),
             delivery.raw if call is None else call.raw,
             delivery.headers if call is None else {},
             id=delivery.id if call is None else call.id,
@@ -171,23 +171,19 @@ class RabbitmqBackend(BrokerBackend):
         empty = [each.name for each in reports if not each.messages]
         with self._publishers.one() as publisher:
             counts = publisher.count_all(empty)
-        return [
-            self._queue_of(each.name) for each in reports if each.messages or counts.get(each.name)
-        ]
+        there = (each.name for each in reports if each.messages or counts.get(each.name))
+        return [*map(self.settings.queue_of, there)]
 
     def _reports(self) -> list[QueueReport]:
         """Return the reports of the queues that may be ours."""
         if self._management is None:
             return []
-        prefix = self.settings.prefix
+        settings = self.settings
         return [
             each
             for each in self._management.queues()
-            if each.name.startswith(prefix) and is_queue_name(self._queue_of(each.name))
+            if each.name.startswith(settings.prefix) and is_queue_name(settings.queue_of(each.name))
         ]
-
-    def _queue_of(self, name: str) -> str:
-        return name[len(self.settings.prefix) :]
 
     def purged(self, queue: str) -> int:
         with self._publishers.one() as publisher:

@@ -63,7 +63,7 @@ def of_queues(reports: Sequence[QueueReport], settings: RabbitmqSettings) -> lis
     """Describe what the arguments and policies of queues can do to their jobs, a sentence each."""
     found = defaultdict[str, list[str]](list)
     for report in reports:
-        name = report.name[len(settings.prefix) :]
+        name = settings.queue_of(report.name)
         for text in _of_queue(report, is_default=name == settings.queue):
             found[text].append(name)
     return [f"{text}: queue {_listed(names)}" for text, names in found.items()]

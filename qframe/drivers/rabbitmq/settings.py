@@ -117,6 +117,10 @@ class RabbitmqSettings(ConnectionSettings):
         """Return the name of a queue in the broker."""
         return self.prefix + queue
 
+    def queue_of(self, name: str) -> str:
+        """Return the queue that has this name in the broker."""
+        return name[len(self.prefix) :]
+
     def shown(self) -> str:
         """Return the URL without user and password."""
         parts = urlsplit(self.url)
