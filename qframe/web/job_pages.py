@@ -21,7 +21,7 @@ from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 from qframe.web import timeline
 from qframe.web.errors import NotThere
-from qframe.web.rendering import LIMIT, LOOK, PATIENCE, PageView, filter_of
+from qframe.web.rendering import LIMIT, LOOK, PageView, filter_of
 
 _LEAST = 0.03
 """Seconds of filtering at least, if the other readings of the page took long."""
@@ -36,17 +36,17 @@ _PLACES = (*PLACES, _FINISHED)
 _LISTS = {"running": RUNNING, _FINISHED: ENDED}
 
 
-def counted(board: Board) -> tuple[list[QueueState], bool]:
+def counted(view: PageView) -> tuple[list[QueueState], bool]:
     """Returns the queues with their sizes; only their names if counting takes too long."""
     try:
-        return board.queues(PATIENCE), True
+        return view.board.queues(view.patience), True
     except NotYetError:
-        return board.named_queues(), False
+        return view.board.named_queues(), False
 
 
 def jobs(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     began, query = time.monotonic(), view.query
-    there, is_counted = counted(view.board)
+    there, is_counted = counted(view)
     text = query.get("filter")
     place = _place_of(view)
     chosen, trouble = filter_of(text, _LISTS.get(place, WAITING))

@@ -28,7 +28,7 @@ from qframe.web.class_page import one_class
 from qframe.web.errors import NotThere
 from qframe.web.job_pages import counted
 from qframe.web.periods import charted
-from qframe.web.rendering import LIMIT, LOOK, PATIENCE, PageView, filter_of
+from qframe.web.rendering import LIMIT, LOOK, PageView, filter_of
 
 _MOST_BATCHES = 500
 _MOST_FAILED = 20
@@ -66,7 +66,7 @@ _BUSIEST = 10
 
 
 def _overview(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
-    seen = findings.overview(view.board, PATIENCE)
+    seen = findings.overview(view.board, view.patience)
     every = view.board.failed.summary().causes
     causes = [each for each in every if not each.silenced and any(each.last_24_h)]
     causes.sort(key=lambda each: -sum(each.last_24_h))
@@ -105,7 +105,7 @@ def _waits(states: Sequence[QueueState]) -> list[QueueState]:
 
 
 def _queues(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
-    there, is_counted = counted(view.board)
+    there, is_counted = counted(view)
     return {
         **_listed(view, lists.QUEUES, there, "queues"),
         "silent": view.board.silent,
@@ -237,8 +237,8 @@ def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     for cause in sorted(view.board.failed.summary().causes, key=lambda each: each.last_at):
         errors[cause.job] = cause.error
     try:
-        known, tags, is_late = view.board.classes(hours, patience=PATIENCE), [], False
-        tags = view.board.tags(hours, PATIENCE)
+        known, tags, is_late = view.board.classes(hours, patience=view.patience), [], False
+        tags = view.board.tags(hours, view.patience)
     except NotYetError:
         known, tags, is_late = [], [], True
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qframe.operations.reading import NotYetError
-from qframe.web.rendering import PATIENCE, PageView
+from qframe.web.rendering import PageView
 
 
 class Period(NamedTuple):
@@ -31,7 +31,7 @@ def charted(view: PageView, job: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {"period": period, "periods": PERIODS, "trend": None, "is_late": False}
     try:
         found["trend"] = view.board.trend(
-            period.hours, job=job, together=period.together, patience=PATIENCE
+            period.hours, job=job, together=period.together, patience=view.patience
         )
     except NotYetError:
         found["is_late"] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cache
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -23,8 +24,10 @@ from qframe.web.told import BULK_WORDS, KEYS, Told
 
 LIMIT = 50
 """Rows of a page."""
-PATIENCE = 0.1
-"""Seconds a page waits for slow counts; an open one shows them two seconds later."""
+_PATIENCE = 0.1
+"""Seconds a page waits for all slow counts; an open one shows them two seconds later."""
+LEAST_PATIENCE = 0.02
+"""Seconds it waits for each at least, if the others took long."""
 LOOK = 0.1
 """Seconds of filtering for one page; the next page continues there."""
 NAVIGATION = (
@@ -82,12 +85,18 @@ class PageView:
         self.version = version
         self.live = live
         self.theme = theme if theme in THEMES else ""
+        self._patient_until = time.monotonic() + _PATIENCE
         self.environment = board.manager.settings.web
         self.told = Told.of_query(query.get)
         self.trouble = ""
         """Why the last action was not possible."""
         self.form: dict[str, str] = {}
         """What was typed into the form of that action."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the page may still wait for a slow count."""
+        return max(LEAST_PATIENCE, self._patient_until - time.monotonic())
 
     @property
     def here(self) -> str:

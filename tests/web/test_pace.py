@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 import re
+import time
 
 import pytest
 
 from qframe.contracts.step import Push, Step
 from qframe.operations import board
 from qframe.operations.reading import NotYetError
-from qframe.web import job_pages
+from qframe.web import job_pages, rendering
 from qframe.web.app import EVERY, pause
 from tests.web.conftest import Site
 
@@ -45,6 +46,26 @@ def test_lists_name_the_queues_that_are_not_counted_yet(
     assert "Still loading: how many jobs each queue has." in jobs
     for text in (queues, jobs):
         assert "database:default</a>" in text
+
+
+def test_all_slow_counts_of_a_page_share_its_time(
+    small: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[float]()
+
+    def late(_self: board.Board, patience: float) -> None:
+        time.sleep(max(0.0, patience))
+        raise NotYetError
+
+    def trend(_self: board.Board, *_: object, patience: float = 0.0, **_more: object) -> None:
+        given.append(patience)
+        if patience:
+            raise NotYetError
+
+    monkeypatch.setattr(board.Board, "queues", late)
+    monkeypatch.setattr(board.Board, "trend", trend)
+    assert "Still loading" in small.client().get("/").text
+    assert given[-1] <= rendering.LEAST_PATIENCE
 
 
 def test_a_filter_that_has_no_time_left_says_at_how_many_it_looked(
