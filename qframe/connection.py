@@ -84,8 +84,8 @@ class Connection:
         """Keys of each payload, besides those of its job."""
         self.places: Places | None = None
         """The routes and forwards of its manager; None if there are none."""
-        self.find_forwarded: Callable[[str], Connection] = lambda _queue: self
-        """Returns the connection for a push to a queue of this one, which may have moved."""
+        self.find_forwarded: Callable[[Connection, str], Connection] = lambda here, _queue: here
+        """Returns the connection for a push to a queue of a connection, which may have moved."""
         self._learned = False
 
     def middleware(self) -> Sequence[Any]:
@@ -210,7 +210,9 @@ class Connection:
 
         `delay` is seconds, a timedelta, or an aware datetime.
         """
-        to = self if self.places is None else self.find_forwarded(self.queue_for(job, queue))
+        to = self
+        if self.places is not None:
+            to = self.find_forwarded(self, self.queue_for(job, queue))
         return to.push_envelope(job, to.envelope(job), queue, timing.seconds_until(delay))
 
     def push_envelope(
@@ -244,7 +246,7 @@ class Connection:
         """Queue many jobs, all or none where the backend can. Returns their ids in order."""
         if self.places is None:
             return push_together(((self, job) for job in jobs), queue)
-        to = self.find_forwarded
+        to = partial(self.find_forwarded, self)
         return push_together(((to(self.queue_for(job, queue)), job) for job in jobs), queue)
 
     def gather(self, queue: str | None) -> BulkPush:
@@ -309,7 +311,7 @@ class Connection:
             return other.push_raw(payload, queue, delay)
         name = queue_name(queue or self.default_queue)
         if self.places is not None:
-            if (to := self.find_forwarded(name)) is not self:
+            if (to := self.find_forwarded(self, name)) is not self:
                 return to.push_raw(payload, name, delay)
             name = self.places.on(name, self.name)
         raw = payload.encode() if isinstance(payload, str) else payload

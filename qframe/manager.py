@@ -215,7 +215,7 @@ class QueueManager:
         made.find_middleware = self.middleware
         made.payload_keys = own.backend.payload_keys
         made.places = self.places
-        made.find_forwarded = partial(self.forwarded, made)
+        made.find_forwarded = self.forwarded
         made.failed.store_of = partial(self._store_of, made.failed)
         made.is_measured = self.settings.metrics and Capability.FACTS in made.capabilities
         if made.is_measured:

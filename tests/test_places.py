@@ -22,6 +22,9 @@ from qframe.exceptions import ConfigurationError
 from qframe.failed.retry import retry
 from qframe.jobs.definition import JobDefinition
 from qframe.operations.names import unlikely
+from qframe.operations.planned import PlannedSchedules
+from qframe.schedules.definition import book, schedule
+from qframe.schedules.schedulers import Schedulers
 from qframe.testing import fake
 
 HERE = __name__
@@ -194,6 +197,38 @@ def test_the_default_queue_can_move_to_a_connection_with_another(
     queues = using(forward={"default": "new@second"})
     dispatch(Invoice()).send()
     bulk([Invoice(), Invoice()])
+    assert there(queues) == {"new@second": 3}
+
+
+@pytest.mark.parametrize("job", [Invoice(), Own()])
+def test_a_schedule_follows_its_queue_to_another_connection(
+    using: Callable[..., QueueManager], job: JobDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "_all", [])
+    schedule(job).every_second()
+    queues = using(forward={"default": "new@second", "own": "new@second"})
+    clock = [1000.0]
+    schedulers = Schedulers(queues, clock=lambda: clock[0])
+    (connection,) = schedulers.connections
+    assert connection is queues.connection("second")
+    scheduler = schedulers.scheduler(connection)
+    scheduler.turn()
+    clock[0] += 1
+    while scheduler.turn() == 0:
+        pass
+    assert there(queues) == {"new@second": 1}
+    ((_, planned),) = PlannedSchedules(queues).all
+    assert planned.queue == "new"
+
+
+def test_the_connection_in_place_of_another_pushes_to_the_queue_that_is_meant(
+    using: Callable[..., QueueManager],
+) -> None:
+    queues = using(forward={"default": "new@second"})
+    instead = queues.connection_of(Invoice())
+    instead.push(Invoice())
+    instead.bulk([Invoice()])
+    instead.push_raw(b"{}")
     assert there(queues) == {"new@second": 3}
 
 

@@ -242,7 +242,13 @@ def add(  # noqa: PLR0913 (one for each option of the command)
         added_at=round(time.time(), 3),
         added_by=_who(),
     )
-    to = queues.connection(connection) if connection else _connection_of(planned, row)
+    to = queues.connection(connection)
+    if not connection:
+        job = planned.rows.schedule("x", row).job
+        found = queues.connection_of(job, None, row.queue)
+        to = queues.connection(found.name)
+        if found is not to:  # pushes for its queue are forwarded there
+            row = row.model_copy(update={"queue": found.queue_for(job, row.queue)})
     made = planned.rows.add(to, name, row, replace=replace)
     coming = made.options.calendar.next(time.time())
     say(f"added {name} to {to.name}: next at {shown(coming, made.options.calendar.zone)}")
@@ -255,12 +261,6 @@ def _overlap_of(expires: int | None, *, wanted: bool) -> float:
     if expires is not None and expires < 1:
         raise ConfigurationError(f"--overlap-expires must be at least 1, got {expires}")
     return float(DAY if expires is None else expires) if wanted else 0.0
-
-
-def _connection_of(planned: PlannedSchedules, row: ScheduleRow) -> Connection:
-    """Returns the connection of a row's job, or else the default one."""
-    job = planned.rows.schedule("x", row).job
-    return planned.queues.connection_of(job)
 
 
 def remove(name: Name, *, connection: ConnectionOption = None, config: Config = None) -> None:

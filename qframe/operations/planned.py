@@ -83,7 +83,7 @@ class PlannedSchedules:
         found: list[ScheduleState] = []
         for connection in dict.fromkeys([*(each for each, _ in self.all), *self.refused]):
             abouts = [
-                ScheduleSummary.of(each, connection.queue_for(each.job, each.options.queue))
+                ScheduleSummary.of(each, connection.queue_for(each.job, each.queue))
                 for of, each in self.all
                 if of is connection
             ]

@@ -38,6 +38,8 @@ class Schedule(Cadences, OptionMethods):
         self.module = module
         self.row: str | None = None
         """The fact with its row, if it was added at run time."""
+        self.forwarded_to: str | None = None
+        """The queue of another connection to which the pushes for its own queue go."""
 
     def name(self, name: str) -> Self:
         """Sets its unique name; by default it is made of the job and its times."""
@@ -67,6 +69,11 @@ class Schedule(Cadences, OptionMethods):
             )
         self.options = replace(options, calendar=calendar, zone=calendar.zone, name=named)
         return self
+
+    @property
+    def queue(self) -> str | None:
+        """The queue to push to; None for that of its job, or the default one."""
+        return self.forwarded_to or self.options.queue
 
     @property
     def title(self) -> str:

@@ -70,7 +70,7 @@ class RunMaker:
         )  # fmt: skip
         made = self.connection.envelope(schedule.job, {SCHEDULE: named.wire()})
         delay = timing.seconds_until(schedule.job.delay) + _jitter(schedule, at)
-        pushing = self.connection.pushing(schedule.job, made, options.queue, delay)
+        pushing = self.connection.pushing(schedule.job, made, schedule.queue, delay)
         past = PastRun(at, round(time.time(), 3), made.uuid, named.number, manual)
         after = progress.after_run(past, progress.at if manual else at)
         plan = Plan()

@@ -38,24 +38,36 @@ def load(queues: QueueManager) -> list[Schedule]:
     queues.registry.import_all(queues.settings.schedule.modules, "schedule.modules")
     found = book.finished(queues.settings.schedule.timezone)
     for each in found:
-        connection_of(queues, each)
+        each.forwarded_to = _queue_elsewhere(queues, each)
     return found
 
 
 def connection_of(queues: QueueManager, schedule: Schedule) -> Connection:
     """Return the connection of a schedule. Raises `ConfigurationError`."""
-    try:
-        options = schedule.options
-        found = queues.connection_of(schedule.job, options.connection, options.queue)
-        connection = queues.connection(found.name)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{schedule.place}: {error}") from None
+    connection = queues.connection(_pushed_to(queues, schedule).name)
     if _ABLE not in connection.capabilities:
         raise ConfigurationError(
             f"{schedule.place}: the connection {connection.name!r} "
             f"({connection.settings.driver}) keeps no jobs, so none can be scheduled on it"
         )
     return connection
+
+
+def _pushed_to(queues: QueueManager, schedule: Schedule) -> Connection:
+    """Return the connection for its pushes, which may have the default queue of another."""
+    try:
+        options = schedule.options
+        return queues.connection_of(schedule.job, options.connection, options.queue)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{schedule.place}: {error}") from None
+
+
+def _queue_elsewhere(queues: QueueManager, schedule: Schedule) -> str | None:
+    """Return the queue to which the pushes for its own are forwarded, if on another connection."""
+    connection, found = connection_of(queues, schedule), _pushed_to(queues, schedule)
+    if found is connection:
+        return None
+    return found.queue_for(schedule.job, schedule.options.queue)
 
 
 def warnings_of(calendar: Calendar, *, spread: int, overlap: float) -> list[str]:

@@ -128,7 +128,7 @@ class Timetable:
         summaries = {
             self._keys.summary(each.title): ScheduleSummary.of(
                 each,
-                self._connection.queue_for(each.job, each.options.queue),
+                self._connection.queue_for(each.job, each.queue),
                 self._releases.current[each.module],
             ).text()
             for each in schedules

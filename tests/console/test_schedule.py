@@ -86,6 +86,19 @@ def test_rows_are_added_changed_and_removed(planned: Shop) -> None:
     assert len(planned.run("schedule", "list", "--json").rows) == 2
 
 
+def test_a_row_is_added_where_its_queue_has_moved(planned: Shop) -> None:
+    toml = (planned.root / "qframe.toml").read_text()
+    planned.write(
+        "qframe.toml",
+        f'{toml}[forward]\ndefault = "new@other"\n'
+        '[connections.other]\ndriver = "database"\nurl = "sqlite:///other.db"\nqueue = "usual"\n',
+    )
+    add = ("schedule", "add", "extra", "plan.Report", "daily")
+    assert planned.run(*add).out.startswith("added extra to other: ")
+    rows = {each["name"]: each for each in planned.run("schedule", "list", "--json").rows}
+    assert (rows["extra"]["connection"], rows["extra"]["queue"]) == ("other", "new")
+
+
 def test_a_row_of_before_there_was_a_key_is_signed_once_it_was_looked_at(planned: Shop) -> None:
     add = ("schedule", "add", "extra", "plan.Report", "every 5m", "--data", '{"number": 3}')
     assert planned.run(*add).code == 0
