@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from qframe.connection import Connection
 from qframe.console.connections import JobConnections, configured, names
 from qframe.console.numbers import YEAR, Number, whole
 from qframe.console.options import Config, ConnectionOption, Json, QueueOption, Where, not_negative
@@ -29,7 +28,7 @@ from qframe.payload.text import one_line
 from qframe.payload.timing import iso
 from qframe.schedules.calendar import shown
 from qframe.schedules.options import DAY
-from qframe.schedules.rows import ScheduleRow, row_of
+from qframe.schedules.rows import row_of
 from qframe.schedules.schedulers import able
 
 _MOST = 10_000
@@ -244,11 +243,11 @@ def add(  # noqa: PLR0913 (one for each option of the command)
     )
     to = queues.connection(connection)
     if not connection:
-        job = planned.rows.schedule("x", row).job
-        found = queues.connection_of(job, None, row.queue)
+        planned_job = planned.rows.schedule("x", row).job
+        found = queues.connection_of(planned_job, None, row.queue)
         to = queues.connection(found.name)
         if found is not to:  # pushes for its queue are forwarded there
-            row = row.model_copy(update={"queue": found.queue_for(job, row.queue)})
+            row = row.model_copy(update={"queue": found.queue_for(planned_job, row.queue)})
     made = planned.rows.add(to, name, row, replace=replace)
     coming = made.options.calendar.next(time.time())
     say(f"added {name} to {to.name}: next at {shown(coming, made.options.calendar.zone)}")

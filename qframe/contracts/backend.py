@@ -192,6 +192,10 @@ class Backend(Browsing, FactReading, Transactional, Migratable, ABC):
         """
         on_result(self.apply(*steps))
 
+    def apply_again(self, *steps: Step) -> list[Result]:
+        """Apply steps that only push, which an earlier call of another process may have applied."""
+        return self.apply(*steps)
+
     @abstractmethod
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()

@@ -36,6 +36,7 @@ from qframe.contracts.failed import FailedJob
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import APPLIED, Claim, Outcome, Push, Reservation, Result, Step
 from qframe.drivers.claims import PushStep, in_one, withdrawing
+from qframe.drivers.parts import in_parts
 from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature
 from qframe.forks import cached_property
 from qframe.payload.signature import Signer, seal, unseal
@@ -110,7 +111,8 @@ class OrderedBackend(Backend):
     def apply(self, *steps: Step) -> list[Result]:
         results: list[Result] = []
         for way, group in groupby(steps, self._way):
-            results += way([*group])
+            with in_parts(results):
+                results += way([*group])
         return results
 
     def _way(self, step: Step) -> Callable[[Sequence[Step]], list[Result]]:
@@ -133,8 +135,9 @@ class OrderedBackend(Backend):
     def _apply_each(self, steps: Sequence[Step]) -> list[Result]:
         results: list[Result] = []
         for step in steps:
-            result, end = self._lead(step)
-            results.append(_first_refused(self._apply_plain(end)) or result)
+            with in_parts(results):
+                result, end = self._lead(step)
+                results.append(_first_refused(self._apply_plain(end)) or result)
         return results
 
     def _apply_pushes(self, steps: Sequence[Step]) -> list[Result]:
@@ -145,7 +148,8 @@ class OrderedBackend(Backend):
         results: list[Result] = []
         for begin in range(0, len(steps), _TOGETHER):
             some = steps[begin : begin + _TOGETHER]
-            results += self._push_some([PushStep(self.facts, step.operations) for step in some])
+            with in_parts(results):
+                results += self._push_some([PushStep(self.facts, step.operations) for step in some])
         return results
 
     def _push_some(self, steps: Sequence[PushStep]) -> list[Result]:
@@ -310,7 +314,7 @@ class OrderedBackend(Backend):
             except (InvalidSignature, InvalidPayload) as error:
                 self._put_aside(outbox, text, error)
             else:
-                self._push(pushes)
+                self._push(pushes, again=True)
                 self.facts.apply(Step(None, op.Unset(outbox, text)))
         job.unsent = False
 
@@ -329,10 +333,16 @@ class OrderedBackend(Backend):
             log.error("%s is refused, and kept as %s: %s", what, _aside(outbox), error)
             events.fire(events.StoredRefused, self.described(), _aside(outbox), what, error)
 
-    def _push(self, pushes: Iterable[Push]) -> None:
-        """Push messages in one request, those for one queue in one step."""
-        groups = groupby(pushes, attrgetter("queue"))
-        self._apply_plain([Step(None, *group) for _, group in groups])
+    def _push(self, pushes: Iterable[Push], *, again: bool = False) -> None:
+        """Push messages in one request, those for one queue in one step.
+
+        `again`: another process may have pushed them.
+        """
+        steps = [Step(None, *group) for _, group in groupby(pushes, attrgetter("queue"))]
+        if steps and again:
+            self.messages.apply_again(*steps)
+        else:
+            self._apply_plain(steps)
 
     # -- calls of one of the backends -------------------------------------------------------------
 
@@ -343,8 +353,9 @@ class OrderedBackend(Backend):
             jobs, results = self.messages.reserve(queues, limit, first=first)
         else:
             results = self.apply(*first[:-1]) if len(first) > 1 else []
-            result, end = self._lead(first[-1])
-            jobs, ended = self.messages.reserve(queues, limit, first=end)
+            with in_parts(results):
+                result, end = self._lead(first[-1])
+                jobs, ended = self.messages.reserve(queues, limit, first=end)
             results.append(_first_refused(ended) or result)
         for job in jobs:
             job.unsent = job.unsent or job.attempts > 0

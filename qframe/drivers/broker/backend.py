@@ -25,8 +25,8 @@ from qframe.contracts.step import APPLIED, LOST, Push, Reservation, Result, Step
 from qframe.drivers.attempt_log import AttemptEntry, AttemptLog
 from qframe.drivers.broker.kept import KeptMessages
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
-from qframe.drivers.broker.parts import in_parts
 from qframe.drivers.guard import guarded
+from qframe.drivers.parts import in_parts
 from qframe.drivers.sockets import readable
 from qframe.exceptions import BackendUnavailable
 

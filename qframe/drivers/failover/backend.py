@@ -8,6 +8,8 @@ that gave it.
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -23,8 +25,11 @@ from qframe.contracts.step import APPLIED, Push, Renew, Reservation, Result, Ste
 from qframe.drivers.failover.doubts import KEPT_FOR, KEY, open_doubts
 from qframe.drivers.failover.member import Member, left_alone
 from qframe.drivers.failover.settings import FailoverSettings
+from qframe.drivers.parts import in_parts
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidPayload
 from qframe.payload import envelope
+
+log = logging.getLogger("qframe")
 
 T = TypeVar("T")
 
@@ -81,8 +86,26 @@ class FailoverBackend(Backend):
         results: list[Result] = []
         for name, group in groupby(steps, _giver):
             some = [*group]
-            results += self._settle(self._by_name[name], some) if name else self._push(some)
+            with in_parts(results):
+                results += self._settle(self._by_name[name], some) if name else self._push(some)
         return results
+
+    def apply_again(self, *steps: Step) -> list[Result]:
+        """Apply steps that push; the earlier call may have pushed to another connection.
+
+        Without a store that answers they are pushed all the same: a job lost is worse than two.
+        """
+        pushes, uuids = _pushes(steps)
+        known = [uuid for uuid in uuids if uuid]
+        try:
+            started = open_doubts(self._facts(), known) if known else set()
+        except BackendUnavailable as error:
+            log.debug("pushed again without a note of the doubt: %s", error)
+            started = set()
+        left = _without(steps, pushes, uuids, started)
+        if left:
+            self._push(left)
+        return [APPLIED] * len(steps)
 
     def _settle(self, member: Member, steps: Sequence[Step]) -> list[Result]:
         """Apply steps about reservations of a member.
@@ -121,17 +144,14 @@ class FailoverBackend(Backend):
 
         Raises the error if it cannot be noted.
         """
-        pushes = [each for step in steps for each in step.operations if isinstance(each, Push)]
-        uuids = [_uuid(each.raw) for each in pushes]
+        pushes, uuids = _pushes(steps)
         if not all(uuids) or self.clock() - began > _DOUBT_ENDS:
             raise error
         try:
             started = open_doubts(self._facts(), [each for each in uuids if each])
         except BackendUnavailable:
             raise error from None
-        gone = {id(each) for each, uuid in zip(pushes, uuids, strict=True) if uuid in started}
-        kept = ([each for each in step.operations if id(each) not in gone] for step in steps)
-        return [Step(None, *each) for each in kept if each]
+        return _without(steps, pushes, uuids, started)
 
     # -- reserving --------------------------------------------------------------------------------
 
@@ -312,6 +332,7 @@ class FailoverBackend(Backend):
         """Check each member; one that does not answer is a warning, as long as another does."""
         warnings: list[str] = []
         versions: list[str] = []
+        longest = math.inf
         for each in self._members:
             try:
                 health = each.ask(lambda backend: backend.check())
@@ -320,9 +341,10 @@ class FailoverBackend(Backend):
             else:
                 versions.append(f"{each.name}: {health.version}")
                 warnings += (f"{each.name}: {warning}" for warning in health.warnings)
+                longest = min(longest, health.longest_job)
         if not versions:
             raise left_alone(self._why())
-        return Health(", else ".join(versions), tuple(warnings))
+        return Health(", else ".join(versions), tuple(warnings), longest)
 
     def close(self) -> None:
         for each in self._members:
@@ -336,6 +358,21 @@ class FailoverBackend(Backend):
 def _giver(step: Step) -> str:
     """Return the member that gave the reservation of a step; "" if it is about none."""
     return "" if step.reservation is None else step.reservation.came_from
+
+
+def _pushes(steps: Sequence[Step]) -> tuple[list[Push], list[str | None]]:
+    """Return the pushes of steps, and the uuids of their jobs, as `_uuid`."""
+    pushes = [each for step in steps for each in step.operations if isinstance(each, Push)]
+    return pushes, [_uuid(each.raw) for each in pushes]
+
+
+def _without(
+    steps: Sequence[Step], pushes: Sequence[Push], uuids: Sequence[str | None], gone: set[str]
+) -> list[Step]:
+    """Return the steps without the pushes of some jobs."""
+    left_out = {id(each) for each, uuid in zip(pushes, uuids, strict=True) if uuid in gone}
+    kept = ([each for each in step.operations if id(each) not in left_out] for step in steps)
+    return [Step(None, *each) for each in kept if each]
 
 
 def _uuid(raw: bytes) -> str | None:

@@ -37,8 +37,8 @@ class Member:
         self._down_since = 0.0
         self._down_until = 0.0
         self._empty_until = 0.0
-        self._later: deque[tuple[Step, bool]] = deque()
-        """What it could not be told about jobs, and whether it may have been all the same."""
+        self._later: deque[tuple[tuple[Step, ...], bool]] = deque()
+        """What it could not be told about a job, and whether it may have been all the same."""
         self._turning = forks.lock()
         forks.in_child_of(self, Member.forget)
 
@@ -98,27 +98,27 @@ class Member:
         """
         first = step.operations[0]
         if type(first) is not Start:
-            self._later.append((step, in_doubt))
+            self._later.append(((step,), in_doubt))
             return APPLIED
         if in_doubt:
             again = Step(step.reservation, Start(first.lease))  # which counts once
             back = Step(step.reservation, Release(front=True, counted=False))
-            self._later.extend(((again, True), (back, True)))
+            self._later.append(((again, back), True))  # in this order, whichever thread sends it
         return LOST
 
     def _send_kept(self) -> None:
         while self._later:
             try:
-                step, in_doubt = self._later.popleft()
+                steps, in_doubt = self._later.popleft()
             except IndexError:  # another thread sends it
                 return
             try:
-                (result,) = self.backend.apply(step)
+                results = self.backend.apply(*steps)
             except BaseException:
-                self._later.appendleft((step, in_doubt))
+                self._later.appendleft((steps, in_doubt))
                 raise
-            if result.lost and not in_doubt:
-                log.warning("%s: the end of %r came too late", self.name, step.reservation)
+            if results[-1].lost and not in_doubt:
+                log.warning("%s: the end of %r came too late", self.name, steps[-1].reservation)
 
     def forget(self) -> None:
         """Leave it to the parent of a fork to tell what it keeps."""

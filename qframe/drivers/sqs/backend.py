@@ -15,8 +15,8 @@ from qframe.contracts.queue import Sizes
 from qframe.drivers.broker.backend import BrokerBackend
 from qframe.drivers.broker.blocking import BlockingReceive
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
-from qframe.drivers.broker.parts import in_parts
 from qframe.drivers.guard import guarded
+from qframe.drivers.parts import in_parts
 from qframe.drivers.sockets import limited
 from qframe.drivers.sqs import checks, wire
 from qframe.drivers.sqs.client import SqsClient
