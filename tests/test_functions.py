@@ -134,7 +134,7 @@ def test_every_option_of_a_class_can_be_given() -> None:
         "expires": datetime(2030, 1, 1, tzinfo=UTC), "track": True, "keep_log": 50,
         "unique": True, "unique_id": "one", "unique_for": 60, "unique_until": "started",
         "debounce": None, "once": 60, "chunk": None, "group": "all", "encrypted": True,
-        "give_back": True, "missing": "skip",
+        "give_back": True, "missing": "skip", "version": 2,
         "job_name": "every", "display_name": "Every", "tags": ["a"], "middleware": [print],
     }  # fmt: skip
     assert [*every] == [*OPTIONS]

@@ -18,7 +18,7 @@ KEYS = (
     "timeout", "retryUntil", "data", "createdAt", "id", "attempts", "delay", "unique", "debounce",
     "once", "group", "track", "trackedSince", "retried", "chain", "batch", "flow", "references",
     "tags", "priority", "celery", "ownTimeout", "failover", "call", "refused", "wire",
-    "expiresAt", "signature", "sealed", "secret", "secrets", "models",
+    "expiresAt", "signature", "sealed", "secret", "secrets", "models", "dataVersion",
 )  # fmt: skip
 INSIDE = ("key", "for", "until", "id", "batch", "uuid", "raw", "queue")
 

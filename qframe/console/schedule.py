@@ -243,7 +243,7 @@ def add(  # noqa: PLR0913 (one for each option of the command)
     )
     to = queues.connection(connection)
     if not connection:
-        planned_job = planned.rows.schedule("x", row).job
+        planned_job = planned.rows.schedule("x", planned.rows.now(row)).job
         found = queues.connection_of(planned_job, None, row.queue)
         to = queues.connection(found.name)
         if found is not to:  # pushes for its queue are forwarded there

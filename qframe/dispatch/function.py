@@ -71,6 +71,8 @@ if TYPE_CHECKING:
         debounce: float | timedelta
         once: float | timedelta
         group: str
+        version: int
+        upgrade: Callable[[dict[str, Any], int], dict[str, Any]]
         job_name: str
         display_name: str
         tags: Sequence[str] | Callable[..., Sequence[str]]
@@ -176,6 +178,28 @@ def _of_arguments(
     return lambda job: given(**{each: getattr(job, each) for each in wanted})
 
 
+def _checked_options(
+    name: str, given: dict[str, Any], signature: inspect.Signature
+) -> dict[str, Any]:
+    """Return the options of a function as a class has them."""
+    options = {**given}
+    upgrade = options.pop("upgrade", None)
+    for option, value in options.items():
+        check_option(name, option, value)
+    if "version" in options and "version" in signature.parameters:
+        raise JobDefinitionError(
+            f"{name}.version: an argument has that name, so the option cannot; rename the argument"
+        )
+    if upgrade is None:
+        return options
+    if isinstance(upgrade, staticmethod | classmethod) or not callable(upgrade):
+        shown = one_line(repr(upgrade), 60)
+        raise JobDefinitionError(
+            f"{name}.upgrade must be a function of (data, version), not {shown}"
+        )
+    return {**options, "upgrade": staticmethod(upgrade)}
+
+
 def _job_class(
     function: Callable[..., Any], signature: inspect.Signature, options: dict[str, Any]
 ) -> type[Queueable]:
@@ -187,8 +211,7 @@ def _job_class(
             f"{shown} has no name by which a worker could find it: write a "
             "function that calls it, or give it a job_name"
         )
-    for option, value in options.items():
-        check_option(name, option, value)
+    options = _checked_options(name, options, signature)
     fields: dict[str, Any] = {}
     body: dict[str, Any] = {}
     for parameter in signature.parameters.values():

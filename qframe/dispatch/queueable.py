@@ -76,6 +76,9 @@ class Queueable(JobDefinition, base=True):
       uncounted; default: False.
     - `missing`: what becomes of it if a row that it has as an argument is gone when it starts:
       "fail" (default), "skip", or "retry", with its backoff, as after an exception.
+    - `version`: a whole number from 1, raised with each change of the fields that old payloads do
+      not fit; `upgrade(data, version)`, a static or class method, then returns the data of an older
+      payload as the class has it now (0: written before the class had a version).
     - `job_name`: its name on the wire; default: module and class.
     - `display_name`, `tags`: shown to people; may be methods.
     - `middleware`: what wraps its run, outermost first; may be a method. See `qframe.middleware`.

@@ -42,7 +42,7 @@ from qframe.features.base import End, Plan
 from qframe.features.completion import COMPLETING, CompletableJob
 from qframe.features.context import Context, PushFeature
 from qframe.forks import cached_property
-from qframe.jobs import current
+from qframe.jobs import current, upgrades
 from qframe.jobs.called import fields_of_call
 from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
 from qframe.payload import encryption, envelope, timing
@@ -156,6 +156,8 @@ class ReservedJob(CompletableJob):
         if REFERENCES in message and isinstance(data, dict):
             for feature in self.features:
                 data = feature.completed_data(self, data)
+        if job_class.written_version is not None or envelope.VERSION in message:
+            data = upgrades.current(job_class, message, data)
         return data
 
     @cached_property

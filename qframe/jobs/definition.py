@@ -65,6 +65,7 @@ from qframe.jobs.roundtrip import (
 from qframe.jobs.typed import Returns
 from qframe.jobs.uniqueness import once_rule_of, rule_of
 from qframe.jobs.unkept import Unkept
+from qframe.jobs.upgrades import version_of
 from qframe.jobs.warmup import warm_up
 from qframe.models.fields import key_problem, mark_models, models_in, same_keys
 from qframe.payload import encryption, secret, timing
@@ -147,6 +148,7 @@ class JobDefinition(Options, Durable, Returns):
         if waits:
             return
         cls.unique_rule, cls.once_rule = rule_of(cls), once_rule_of(cls)
+        cls.written_version = version_of(cls)
         cls.fixed_name = cls.job_name or ""
         if cls.is_runnable():
             check_format(cls.__name__, cls.group, cls._fields)

@@ -19,6 +19,7 @@ from qframe.jobs.exponential import Exponential
 from qframe.jobs.typed import MYPY
 from qframe.jobs.uniqueness import DEFAULT_FOR, OnceRule, UniqueRule
 from qframe.payload import timing
+from qframe.payload.envelope import LARGEST_VERSION
 from qframe.payload.text import nearest, one_line, queue_name
 
 Seconds = int | float
@@ -100,6 +101,8 @@ class Options:
     """The uniqueness rule of the options."""
     once_rule: ClassVar[OnceRule | None] = None
     """The rule of the option `once`."""
+    written_version: ClassVar[int | None] = None
+    """The option `version`: the version of its data, which its payloads carry."""
     model_fields: ClassVar[Mapping[str, str]] = {}
     """The fields that are or hold models, each with the name of its model."""
     secret_fields: ClassVar[tuple[str, ...]] = ()
@@ -257,6 +260,10 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "encrypted": (_flag, "True or False"),
     "give_back": (_flag, "True or False"),
     "missing": (lambda v: v in ("skip", "fail", "retry"), "'skip', 'fail' or 'retry'"),
+    "version": (
+        lambda v: _count(v) and 1 <= v <= LARGEST_VERSION,
+        f"a whole number from 1 to {LARGEST_VERSION}",
+    ),
     "job_name": (
         lambda v: _text(v) and v.isprintable(),
         "a name of printable characters",
@@ -313,7 +320,7 @@ def check_option(owner: str, name: str, value: object) -> None:
     valid, wanted = OPTIONS[name]
     if name in _METHODS and isinstance(value, types.FunctionType):
         return
-    if value is None and getattr(Options, name) is None:
+    if value is None and getattr(Options, name, None) is None:
         return
     try:
         right = valid(value)

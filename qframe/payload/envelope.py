@@ -32,6 +32,9 @@ WIRE = "wire"
 """Payload key: the program whose form a message is to have, if it is another than Laravel's."""
 REFUSED = "refused"
 """Payload key: why a job without a name is none."""
+VERSION = "dataVersion"
+"""Payload key: the version of the job's class that wrote the data, if the class has one."""
+LARGEST_VERSION = 10**9
 _METHODS = {"", "handle", "fire"}
 
 
@@ -76,6 +79,8 @@ def create(  # noqa: C901, PLR0912 (another call would slow each dispatch)
         payload["priority"] = job.priority
     if job.expires is not None:
         payload["expiresAt"] = timing.moment(job.expires, "expires")
+    if job.written_version is not None:
+        add(payload, {VERSION: job.written_version})
     if job.tags:
         payload[tags.KEY] = tags.of(job, name)
     if job.model_fields:

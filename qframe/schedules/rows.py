@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import replace
@@ -26,11 +27,12 @@ from qframe.exceptions import (
 )
 from qframe.features.base import attempts
 from qframe.features.refused import RefusedText, log_refused
-from qframe.jobs import project
+from qframe.jobs import project, upgrades
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import foreign
 from qframe.manager import QueueManager
 from qframe.payload import encryption, envelope
+from qframe.payload.envelope import LARGEST_VERSION
 from qframe.payload.signature import unsealed
 from qframe.payload.text import one_line, queue_name
 from qframe.schedules.calendar import zone_of
@@ -70,6 +72,8 @@ class ScheduleRow(BaseModel):
     """Whether to dispatch even while the whole connection is paused."""
     foreign: bool = False
     """Whether Laravel runs the job."""
+    version: int | None = Field(None, ge=1, le=LARGEST_VERSION)
+    """The version of the job's class that the data are of; None: written before it had one."""
     added_at: float = 0.0
     added_by: str = Field("", max_length=100)
 
@@ -114,11 +118,22 @@ class ScheduleRows:
             made = Schedule(job, options, f"the row {name!r}", "")
         return made.finished(zone)
 
+    def now(self, row: ScheduleRow) -> ScheduleRow:
+        """Return a row whose data are written now, with the version of its class."""
+        version = None
+        if not row.foreign:
+            project.put_on_path()
+            with contextlib.suppress(UnknownJob):  # which `schedule` says
+                version = self._queues.registry.find(row.job).written_version
+        return row.model_copy(update={"version": version})
+
     def _data(self, row: ScheduleRow, job_class: type[JobDefinition]) -> Any:  # noqa: ANN401 (any JSON value)
         """Return the data of a row's job, decrypted if it is encrypted."""
         data = row.data
         if type(data) is dict and encryption.KEY in data and job_class.opens(data):
-            return self._queues.keyring.opened(row.job, data)
+            data = self._queues.keyring.opened(row.job, data)
+        if job_class.written_version is not None or row.version is not None:
+            data = upgrades.carried_over(job_class, data, row.version or 0)
         return data
 
     def _text(self, connection: Connection, name: str, row: ScheduleRow, job: object) -> str:
@@ -128,7 +143,8 @@ class ScheduleRows:
             data = self._queues.keyring.sealed(row.job, inside)
             row = row.model_copy(update={"data": data})
         key = keys_of(self._queues, connection).row(name)
-        return connection.context.sealed(key, row.model_dump_json())
+        plain = {"version"} if row.version is None else None  # workers of before do not know it
+        return connection.context.sealed(key, row.model_dump_json(exclude=plain))
 
     def _opened(self, connection: Connection, name: str, text: str) -> ScheduleRow:
         """Read a row. Raises `InvalidSignature`, or `ValidationError` for anything else."""
@@ -140,6 +156,7 @@ class ScheduleRows:
     ) -> Schedule:
         """Store a row; replaces one with the same name only if `replace` is set."""
         connection.need(Capability.FACTS)
+        row = self.now(row)
         made = self._checked(connection, name, row)
         keys = keys_of(self._queues, connection)
         key, mark = keys.row(name), keys.mark()
@@ -172,6 +189,8 @@ class ScheduleRows:
             except (ValidationError, InvalidSignature) as error:
                 raise ConfigurationError(brief(error)) from None
             changed = row_of(**{**row.model_dump(), **fields})
+            if not {"job", "data"}.isdisjoint(fields):
+                changed = self.now(changed)
             made = self._checked(connection, name, changed)
             made.row = self._text(connection, name, changed, made.job)
             step = Step(None, Expect(key, text), Set(key, made.row), keys.mark())
