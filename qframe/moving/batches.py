@@ -30,13 +30,14 @@ from qframe.contracts.step import (
     Step,
     Unset,
 )
-from qframe.exceptions import InvalidPayload
+from qframe.exceptions import InvalidSignature
 from qframe.features.batch import BatchMember, batch_key, batch_of
 from qframe.features.batches import BatchStore
 from qframe.features.chain import is_id
 from qframe.moving.facts import copied
 from qframe.moving.transit import Transit, transit_prefix
 from qframe.outbox.text import decoded, encoded
+from qframe.payload.text import one_line
 
 _CALLBACKS = "qframe.features.batch_jobs.RunBatchCallbacks"
 PARKED = "parked:"
@@ -79,6 +80,8 @@ class BatchMover:
         self._target = target
         self._transit = transit
         self._prefix = f"{PARKED}{transit_prefix(source.name, target.name)}"
+        self.refused: dict[str, str] = {}
+        """What is parked and cannot be read: its key, and why."""
 
     def parking(
         self, job: Reservation, own: Sequence[Operation], push: Push, message: Mapping[str, Any]
@@ -101,8 +104,12 @@ class BatchMover:
                 (push,) = decoded(fields["step"])
                 assert isinstance(push, Push)  # noqa: S101 (as it was kept)
                 each = ParkedJob(key, text, push, float(fields["at"]), fields.get("n"))
+            except InvalidSignature as error:
+                self.refused[key] = one_line(str(error), 200)
+                continue
             except (ValueError, KeyError, TypeError) as error:
-                raise InvalidPayload(f"what is kept as {key} is no job: {error}") from None
+                self.refused[key] = one_line(f"what is kept as {key} is no job: {error}", 200)
+                continue
             found[key.removeprefix(self._prefix).partition(":")[0]].append(each)
         return found
 

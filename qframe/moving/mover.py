@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -33,6 +33,8 @@ from qframe.contracts.step import (
     Step,
     Unset,
 )
+from qframe.drivers.failover import doubts
+from qframe.drivers.failover.settings import FailoverSettings
 from qframe.exceptions import ConfigurationError, InvalidPayload, InvalidQueueName
 from qframe.features.base import Pushing
 from qframe.features.context import push_of
@@ -51,6 +53,8 @@ _BROWSED = Capability.BROWSE | Capability.SEARCH
 _BURIES = Capability.BURY | Capability.SEARCH
 _PAUSE = 0.5
 """Seconds between two looks for what is released, with `wait`."""
+_LONGEST_PAUSE = 4.0
+"""The same after some looks that found nothing to move."""
 _HOLD = 5.0
 """Seconds for which jobs are held that are about to leave."""
 _NOT_AGAIN_FOR = 5.0
@@ -118,7 +122,23 @@ class QueueMover:
         if _is_same(self._queues, source, target):
             same = f"{source.name} and {target.name} are the same place"
             raise ConfigurationError(f"{same}: {source.described()}")
+        for each, other in ((source, target), (target, source)):
+            self._check_failover(each, other)
         target.learn_limits()
+
+    def _check_failover(self, one: Connection, other: Connection) -> None:
+        if not isinstance(one.settings, FailoverSettings):
+            return
+        members = one.settings.connections
+        if one is self._source:
+            names = ", ".join(members)
+            raise ConfigurationError(
+                f"the jobs of {one.name} are on its connections: move each of them ({names})"
+            )
+        if other.name in members:
+            raise ConfigurationError(
+                f"{other.name} is one of the connections of {one.name}, whose workers work it"
+            )
 
     # -- all of it --------------------------------------------------------------------------------
 
@@ -157,22 +177,53 @@ class QueueMover:
         before = self._transit.deliver_all()
         if before:
             self._count(MoveRow("", "on its way", "moved"), before)
-        while True:
-            self._stays = {}
-            for name in self.names(only):
-                self._move_queue(name)
-            self._settle_batches()
-            for record in self._failed(only):
-                if self._is_over():
-                    break
-                self._move_record(record)
-            if not only:
-                self._move_the_rest()
-            left = self._left(only)
-            ends = all(row.what == "buried" for row in left)  # nobody makes those ready
-            if self._is_over() or not wait or ends:
-                return self.moved + Counter(self._stays.values()) + left
-            time.sleep(_PAUSE)
+        left = self._move_waiting(only)
+        self._move_ended(only)
+        if wait and self._may_move(left):
+            left = self._wait(only, left)
+            self._move_ended(only)
+        return self.moved + Counter(self._stays.values()) + left + self._refused()
+
+    def _may_move(self, left: Iterable[MoveRow]) -> bool:
+        """Whether another look may find something to move: nobody makes ready what is buried."""
+        return not self._is_over() and any(row.what != "buried" for row in left)
+
+    def _wait(self, only: Sequence[str], left: Counter[MoveRow]) -> Counter[MoveRow]:
+        """Move what is released meanwhile, until nothing is left that can move."""
+        pause = _PAUSE
+        while self._may_move(left):
+            self._sleep(pause)
+            count = self.moved.total()
+            left = self._move_waiting(only)
+            pause = _PAUSE if self.moved.total() > count else min(_LONGEST_PAUSE, pause * 2)
+        return left
+
+    def _move_waiting(self, only: Sequence[str]) -> Counter[MoveRow]:
+        """Move what waits in queues. Returns what is left there."""
+        self._stays = {}
+        for name in self.names(only):
+            self._move_queue(name)
+        self._settle_batches()
+        return self._left(only)
+
+    def _move_ended(self, only: Sequence[str]) -> None:
+        """Move failed jobs, schedules, and what is kept of jobs that have ended."""
+        for record in self._failed(only):
+            if self._is_over():
+                break
+            self._move_record(record)
+        if not only:
+            self._move_the_rest()
+
+    def _sleep(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._is_over() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(_PAUSE, left))
+
+    def _refused(self) -> Counter[MoveRow]:
+        """Count what an earlier move left on its way and no key of ours has signed."""
+        refused = [*self._transit.refused.values(), *self._batches.refused.values()]
+        return Counter(MoveRow("", "on its way", "stays", why) for why in refused)
 
     def _left(self, only: Sequence[str]) -> Counter[MoveRow]:
         """Count what is running, and what could not be looked at."""
@@ -288,14 +339,18 @@ class QueueMover:
         new, leaving = 0, list[tuple[Reservation, Step]]()
         for job in jobs:
             if _named(job.queue, job.raw_body) in self._stays:
-                self._give_back(job)
+                self._give_back(job, what, due)
                 continue
             pushing = self._source.context.as_it_is(job.raw_body, job.queue)
             try:
-                leaving.append((job, self._leaving(job, pushing, what, due)))
+                step = self._leaving(job, pushing, what, due)
+                if step is None:
+                    self._source.backend.apply(job.delete())
+                else:
+                    leaving.append((job, step))
             except InvalidPayload as why:
                 self._stay(job.queue, job.raw_body, what, why)
-                self._give_back(job)
+                self._give_back(job, what, due)
             new += 1
         results = self._source.backend.apply(*(step for _, step in leaving)) if leaving else []
         left: list[Set] = []
@@ -321,13 +376,16 @@ class QueueMover:
             self._source.backend.apply(Step(None, Unset(kept.key, kept.value)))
         return None
 
-    def _give_back(self, job: Reservation) -> None:
-        """Put a job that stays behind the others, so that each is looked at once."""
+    def _give_back(self, job: Reservation, what: str, due: float) -> None:
+        """Put a job that stays where it was; behind the others, so that each is looked at once."""
         ordered = Capability.ORDER in self._source.capabilities
-        self._source.backend.apply(job.release(0.0 if ordered else _NOT_AGAIN_FOR))
+        if what == Place.READY.value and not ordered:
+            due = _NOT_AGAIN_FOR
+        back = Bury() if what == Place.BURIED.value else Release(due)
+        self._source.backend.apply(Step(job, back))
 
-    def _leaving(self, job: Reservation, pushing: Pushing, what: str, due: float) -> Step:
-        """Return the step in which a job leaves its queue.
+    def _leaving(self, job: Reservation, pushing: Pushing, what: str, due: float) -> Step | None:
+        """Return the step in which a job leaves its queue; None if its other message is the job.
 
         Raises `InvalidPayload` with why it stays.
         """
@@ -340,6 +398,11 @@ class QueueMover:
             buried=what == Place.BURIED.value,
         )
         own: list[Operation] = []
+        if pushing.message.get(doubts.KEY) is True:
+            left = self._of_doubt(envelope.uuid(pushing.message))
+            if left is None:
+                return None
+            own += left
         group = Group.of(self._source.context, job.queue, pushing.message) if self._apart else None
         if group is not None:
             uuid = envelope.uuid(pushing.message) or ""
@@ -348,6 +411,17 @@ class QueueMover:
             return self._batches.parking(job, own, push, pushing.message)
         own += self._with_facts(push, copies, self._transit.again(job))
         return Step(job, *own[:-1], Delete(), own[-1])
+
+    def _of_doubt(self, uuid: str | None) -> list[Operation] | None:
+        """Return the operations by which the message that leaves is the job.
+
+        None if the job's other message, on another connection of a failover, is.
+        """
+        if uuid is None:
+            return []
+        to_failover = isinstance(self._target.settings, FailoverSettings)
+        to = "" if to_failover else self._target.name
+        return doubts.leaving(self._source.backend, uuid, self._source.name, to)
 
     def _with_facts(self, push: Push, copies: list[FactCopy], again: str = "") -> list[Operation]:
         """Return the operations that take a job's facts along; the last keeps all of it."""
@@ -385,12 +459,14 @@ class QueueMover:
                 step = self._leaving(job, pushing, what, due)
             except InvalidPayload:
                 break
+            if step is None:
+                self._source.backend.apply(job.delete())
+                return None
             (result,) = self._source.backend.apply(step)
             kept = self._kept_by(step, result)
             if kept is not None:
                 return kept
-        back = Bury() if what == Place.BURIED.value else Release(due)
-        self._source.backend.apply(Step(job, back))
+        self._give_back(job, what, due)
         return None
 
     # -- failed jobs ------------------------------------------------------------------------------

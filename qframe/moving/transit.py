@@ -11,7 +11,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,13 +35,14 @@ from qframe.contracts.step import (
     Unset,
 )
 from qframe.drivers import claims
-from qframe.exceptions import BackendUnavailable, InvalidPayload
+from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature
 from qframe.features.base import attempts
 from qframe.features.group import Group
 from qframe.features.steps import Waiting, waits_key
 from qframe.moving.facts import SHARED
 from qframe.outbox.text import decoded, encoded
 from qframe.payload import envelope
+from qframe.payload.text import one_line
 from qframe.schedules.state import ScheduleKeys
 
 AT_ONCE = 100
@@ -94,6 +95,8 @@ class Transit:
         self._source = source
         self._target = target
         self._prefix = transit_prefix(source.name, target.name)
+        self.refused: dict[str, str] = {}
+        """What is on its way and cannot be read: its key, and why."""
 
     # -- leaving the source -----------------------------------------------------------------------
 
@@ -118,19 +121,26 @@ class Transit:
 
     def deliver_all(self) -> int:
         """Hand over what an earlier move has left on its way. Returns how much that was."""
-        count = 0
-        while page := self._source.backend.scan(self._prefix, AT_ONCE):
-            self.deliver([Set(*each) for each in page])
-            count += len(page)
+        count, after = 0, ""
+        while page := self._source.backend.scan(self._prefix, AT_ONCE, after):
+            after = page[-1][0]
+            count += self.deliver([Set(*each) for each in page])
         return count
 
-    def deliver(self, kept: Sequence[Set]) -> None:
-        """Hand over what is kept here."""
-        if not kept:
-            return
-        items = sorted(map(self._read, kept), key=lambda item: item.at)
-        self._hand_over(items)
-        self._source.backend.apply(*(Step(None, Unset(item.key, item.text)) for item in items))
+    def deliver(self, kept: Sequence[Set]) -> int:
+        """Hand over what is kept here, but what cannot be read. Returns how much that was."""
+        items = sorted(self._readable(kept), key=lambda item: item.at)
+        if items:
+            self._hand_over(items)
+            self._source.backend.apply(*(Step(None, Unset(item.key, item.text)) for item in items))
+        return len(items)
+
+    def _readable(self, kept: Sequence[Set]) -> Iterator[TransitItem]:
+        for each in kept:
+            try:
+                yield self._read(each)
+            except (InvalidSignature, InvalidPayload) as error:
+                self.refused[each.key] = one_line(str(error), 200)
 
     def count(self) -> int:
         """Count what is on its way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ from qframe.contracts.step import (
     Start,
     Step,
 )
-from qframe.exceptions import ConfigurationError
+from qframe.drivers.failover.doubts import may_start, open_doubts
+from qframe.exceptions import ConfigurationError, InvalidPayload
 from qframe.failed.retry import retry
 from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
@@ -118,11 +119,14 @@ Site = Callable[..., QueueManager]
 def site(fresh: Path, request: pytest.FixtureRequest) -> Site:
     """Give a function that configures two connections, old and new."""
 
-    def made(pair: str = "memory to memory", **more: Any) -> QueueManager:
+    def made(
+        pair: str = "memory to memory", extra: dict[str, Any] | None = None, **more: Any
+    ) -> QueueManager:
         one, other = pair.split(" to ")
         connections = {
             "old": settings(one, fresh, request),
             "new": settings(other, fresh, request),
+            **(extra or {}),
         }
         queues = QueueManager({"default": "old", "root": fresh, "connections": connections, **more})
         manager.use(queues)
@@ -395,6 +399,129 @@ def test_a_move_that_is_impossible_says_why(site: Site) -> None:
         QueueMover(queues, "old", "old")
     with pytest.raises(ConfigurationError, match="the connection 'sync' keeps no jobs"):
         QueueMover(queues, "old", "sync")
+
+
+def test_the_jobs_of_a_failover_are_moved_from_its_connections(site: Site) -> None:
+    both = {"driver": "failover", "connections": ["old", "new"]}
+    queues = site(extra={"both": both, "third": {"driver": "memory"}})
+    with pytest.raises(ConfigurationError, match=r"move each of them \(old, new\)"):
+        QueueMover(queues, "both", "third")
+    with pytest.raises(ConfigurationError, match="old is one of the connections of both"):
+        QueueMover(queues, "old", "both")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("started", [True, False])
+def test_a_job_whose_push_was_in_doubt_runs_once_wherever_it_has_moved(
+    site: Site, *, shared: bool, started: bool
+) -> None:
+    """Its message on the one connection moves, its message on the other one stays or moves."""
+    facts = "kept"
+    more = {"store": {"driver": facts}} if shared else {}
+    both = {"driver": "failover", "connections": ["old", "two"]}
+    memory = {"driver": "memory"}
+    queues = site(extra={"both": both, "two": memory, facts: memory}, **more)
+    if not shared:
+        queues._backends["two"] = queues._own("old")  # only to share its facts
+    old = queues.connection("old")
+    uuid = str(dispatch(MovedJob(name="a")).on_connection("both").send())
+    (message,) = old.backend.browse("default", Place.READY).found
+    if shared:
+        queues.connection("two").push_raw(message.raw_body)
+    else:
+        old.push_raw(message.raw_body, "other")
+    assert open_doubts(old.backend, [uuid]) == set()
+    if started:
+        assert may_start(old.backend, uuid, "old")
+        attempted(old, Release())
+    assert move(queues, "default") == {("ready", "moved"): 1}
+    drain("two" if shared else "old", raises=True)
+    assert RAN == []
+    drain("new", raises=True)
+    assert RAN == ["a"]
+
+
+def test_the_second_message_of_a_job_does_not_move(site: Site) -> None:
+    both = {"driver": "failover", "connections": ["old", "two"]}
+    memory = {"driver": "memory"}
+    queues = site(extra={"both": both, "two": memory, "kept": memory}, store={"driver": "kept"})
+    old = queues.connection("old")
+    uuid = str(dispatch(MovedJob(name="a")).on_connection("both").send())
+    assert open_doubts(old.backend, [uuid]) == set()
+    assert may_start(old.backend, uuid, "two")
+    assert move(queues) == {}
+    assert (old.sizes(), queues.connection("new").sizes()) == (Sizes(), Sizes())
+
+
+@pytest.mark.parametrize("key", ["moving:old:new:0", "parked:moving:old:new:b:1"])
+def test_what_is_on_its_way_and_not_signed_stays_alone(site: Site, key: str) -> None:
+    queues = site(signing_key="k" * 32)
+    old = queues.connection("old")
+    old.store.set(key, "forged")
+    dispatch(MovedJob(name="a")).send()
+    batch([MovedJob(name="b")]).dispatch()
+    with suppress(Died), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transit, "_hand_over", dead)
+        move(queues)
+    moved = move(queues)
+    assert moved.pop(("on its way", "stays")) == 1
+    assert moved == {("on its way", "moved"): 1, ("ready", "moved"): 1}
+    assert old.store.get(key) == ["forged"]
+    drain("new", raises=True)
+    assert RAN == ["a", "b"]
+
+
+def dead(self: Transit, items: object) -> None:
+    raise Died
+
+
+@pytest.mark.parametrize("place", [Place.DELAYED, Place.BURIED])
+def test_what_cannot_move_after_all_is_where_it_was(
+    site: Site, monkeypatch: pytest.MonkeyPatch, place: Place
+) -> None:
+    queues = site()
+    old = queues.connection("old")
+    dispatch(MovedJob(name="a")).delay(60 if place is Place.DELAYED else 0).send()
+    if place is Place.BURIED:
+        attempted(old, Bury())
+    answers: Iterator[list[Any]] = iter([[]])
+
+    def copies(*_: object) -> list[Any]:
+        for each in answers:
+            return each
+        raise InvalidPayload("changed meanwhile")
+
+    monkeypatch.setattr(QueueMover, "_copies", copies)
+    assert move(queues) == {(place.value, "stays"): 1}
+    assert len(old.backend.browse("default", place).found) == 1
+
+
+def test_waiting_looks_at_queues_only_and_less_and_less(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = site()
+    old = queues.connection("old")
+    dispatch(MovedJob(name="runs")).track().send()
+    job = begun(old)
+    pauses: list[float] = []
+    looks: list[str] = []
+
+    def slept(self: QueueMover, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            job.settle(End(State.COMPLETE))
+
+    real = old.backend.scan
+
+    def scan(prefix: str, *given: Any, **more: Any) -> Any:
+        looks.append(prefix)
+        return real(prefix, *given, **more)
+
+    monkeypatch.setattr(QueueMover, "_sleep", slept)
+    monkeypatch.setattr(old.backend, "scan", scan)
+    assert move(queues, wait=True) == {("status", "moved"): 1}
+    assert pauses == [0.5, 1, 2, 4, 4, 4]
+    assert looks.count("status:") <= 4
 
 
 @pytest.mark.parametrize("pair", ["memory to memory", "redis to sqlite"])

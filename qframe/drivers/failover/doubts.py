@@ -53,6 +53,20 @@ def reopened(uuid: str) -> tuple[Operation, ...]:
     return Set(_doubt(uuid), _OPEN, _DOUBTED_FOR), Unset(_started(uuid))
 
 
+def leaving(facts: Backend, uuid: str, connection: str, target: str) -> list[Operation] | None:
+    """Return the operations with which a job's message leaves its connection for another one.
+
+    The message that leaves is the job from then on. None if its other message has started. `target`
+    is "" for a failover, where the first message that starts is the job.
+    """
+    (doubt,) = facts.read(_doubt(uuid))
+    if doubt is None:
+        return [Expect(_doubt(uuid), None), Set(_started(uuid), target, KEPT_FOR)]
+    if doubt not in {_OPEN, connection}:
+        return None
+    return [Expect(_doubt(uuid), doubt), Set(_doubt(uuid), target or _OPEN, _DOUBTED_FOR)]
+
+
 def _doubting(uuid: str) -> Step:
     return Step(
         None, Expect(_started(uuid), None), Expect(_doubt(uuid), None),
