@@ -93,6 +93,14 @@ class Browsing:
         """
         raise NotImplementedError
 
+    def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:  # noqa: ARG002 (the contract's)
+        """Count the delayed messages of a queue by when they are due.
+
+        The result has a number for each of so many steps of `step` seconds from `since` (epoch
+        time); [] if the backend cannot tell.
+        """
+        return []
+
     def search(
         self, queue: str, text: bytes, limit: int = 100, within: Span | None = None
     ) -> list[Found]:

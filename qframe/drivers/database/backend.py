@@ -225,6 +225,11 @@ class DatabaseBackend(Backend):
     def peek(self, queue: str, within: Span, limit: int) -> list[tuple[int, bytes]]:
         return self._ask(lambda session: self._tables.messages.peek(session, within, limit))
 
+    def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:
+        return self._ask(
+            lambda session: self._tables.messages.due_by_step(session, queue, since, step, steps)
+        )
+
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         return self._ask(
             lambda session: self._tables.messages.browse(session, queue, place, limit, after)

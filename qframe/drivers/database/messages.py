@@ -194,6 +194,20 @@ class Messages:
             return Page(found, str(last[0]))
         return Page(found, f"{self._rank(last[2], place)},{last[0]}")
 
+    def due_by_step(
+        self, session: Session, queue: str, since: float, step: float, steps: int
+    ) -> list[int]:
+        low, width = round(since * SECOND), round(step * SECOND)
+        counts = [0] * steps
+        for zone in ZONES if self._has_zones(session, queue) else (0,):
+            # What is due by now is ready, and no longer delayed.
+            first = zone + max(low, session.now + 1)
+            values = {"first": first, "end": zone + low + steps * width}
+            values |= {"low": zone + low, "width": width}
+            for at, count in session.run(self._sql.due_by_step, queue=queue, **values).fetchall():
+                counts[int(at)] += int(count)
+        return counts
+
     def _page(
         self, session: Session, queue: str, place: Place, limit: int, after: str
     ) -> list[Any]:

@@ -294,6 +294,11 @@ class Statements:
         among = and_(self._waits, self._due >= number("due"), self._due < number("until"), behind)
         page = self._in_range(which.where(among)).order_by(self._due, c.id)
         self.page = make(page.limit(number("limit")))
+        divided = "DIV" if self._database.is_mysql else "/"
+        at = (self._due - number("low")).op(divided, precedence=8)(number("width"))
+        soon = and_(self._waits, self._due >= number("first"), self._due < number("end"))
+        counted = self._in_range(select(at.label("step"), func.count()).where(soon))
+        self.due_by_step = make(counted.group_by(text("step")))
         others = which.where(reserved, c.id > number("id")).order_by(c.id)
         self.reserved = make(others.limit(number("limit")))
         free = or_(c.reserved_at.is_(None), self._expired)

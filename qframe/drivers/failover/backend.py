@@ -227,6 +227,10 @@ class FailoverBackend(Backend):
             unknown=frozenset().union(*(each.unknown for each in found)),
         )
 
+    def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:
+        found = self._of_answering(lambda backend: backend.due_by_step(queue, since, step, steps))
+        return [*map(sum, zip(*found, strict=True))] if all(found) else []
+
     def queues(self) -> list[str]:
         found = self._of_answering(lambda backend: backend.queues())
         return sorted({name for each in found for name in each})

@@ -361,6 +361,16 @@ class MemoryBackend(Backend):
         last = first + len(found)
         return Page(found, str(last) if last < len(there) else "")
 
+    def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:
+        counts = [0] * steps
+        with guarded, self._lock:
+            dues = [self._due(each) for each in self._queue(queue)]
+        for due in dues:
+            at = -1 if due is None else int((due - since) // step)
+            if 0 <= at < steps:
+                counts[at] += 1
+        return counts
+
     def _due(self, message: Message) -> float | None:
         if message.place is not Place.DELAYED:
             return None

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -456,6 +456,12 @@ class RedisBackend(RedisFacts, Backend):
                         place = _place(keys, key, score)
                         found.append(Found(queue, raw, place, stored))
         return found[:limit]
+
+    def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:
+        keys = self.keys.of(queue)
+        bounds = [repr(max(0.0, since + number * step)) for number in range(steps + 1)]
+        asked = [command("ZCOUNT", keys.delayed, low, f"({high}") for low, high in pairwise(bounds)]
+        return [int(each) for each in self._ask_about(keys, *asked)]
 
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         self.reserve([queue], 0)  # moves due and expired messages to the ready list
