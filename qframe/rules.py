@@ -52,6 +52,7 @@ COUNTED = {
 SIZES = ("size", "ready", "delayed", "reserved", "buried")
 OF_OUTBOX = ("lag of the relay", "set aside")
 DOWN = "down"
+BEHIND = "behind"
 
 _OF_QUEUE = ("on", "at", "for")
 SUBJECTS = {
@@ -65,6 +66,7 @@ SUBJECTS = {
         ),
         Subject("run", "time", ("of", *_OF_QUEUE), "run > 10m of app.SendMail"),
         Subject("paused", "time", _OF_QUEUE, "paused > 30m on mail"),
+        Subject(BEHIND, "time", ("within", *_OF_QUEUE), "behind > 1h within 3h on mail"),
         Subject("no worker", "", _OF_QUEUE, "no worker on mail"),
         Subject("dead worker", "", _OF_QUEUE, "dead worker"),
         Subject("lag of the relay", "time", ("at", "for"), "lag of the relay > 30s"),
@@ -72,7 +74,7 @@ SUBJECTS = {
         Subject("connection", "", ("for",), "connection redis down"),
     )
 }
-_CLAUSES = ("on", "of", "at", "in", "for")
+_CLAUSES = ("on", "of", "at", "in", "within", "for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Rule:
     limit: float = 0.0
     percent: bool = False
     span: float = 0.0
-    """The period in which it counts."""
+    """The period in which it counts, or of what will be: within which it will be so."""
     queues: tuple[str, ...] = ()
     """Names and patterns; empty for all queues."""
     job: str = ""
@@ -140,6 +142,8 @@ class _RuleReader:
         rule = self._with_clauses(Rule(self.text, subject.words, above, limit, percent), subject)
         if subject.value == "count" and not rule.span:
             raise self._wrong(f"says not in how long: add 'in 5m', as in {subject.example!r}")
+        if subject.words == BEHIND and not rule.span:
+            raise self._wrong(f"says not how soon: add 'within 3h', as in {subject.example!r}")
         return rule
 
     def _wrong(self, why: str) -> InvalidRule:
@@ -154,7 +158,7 @@ class _RuleReader:
             if self.words[: len(known)] == known:
                 del self.words[: len(known)]
                 return SUBJECTS[phrase]
-        stop = {"<", ">", "<=", ">=", "=", "==", "on", "at", "in", "for"}
+        stop = {"<", ">", "<=", ">=", "=", "==", "on", "at", "in", "within", "for"}
         head: list[str] = []
         for word in self.words:
             if word in stop:
@@ -233,7 +237,9 @@ class _RuleReader:
         if word == "for":
             return replace(rule, lasting=seconds)
         if not _SHORTEST_SPAN <= seconds <= _LONGEST_SPAN:
-            raise self._wrong(f"counts in {value!r}: from 1m to 1d can be counted in")
+            can = "be forecast" if word == "within" else "be counted in"
+            does = "looks ahead" if word == "within" else "counts in"
+            raise self._wrong(f"{does} {value!r}: from 1m to 1d can {can}")
         return replace(rule, span=seconds)
 
     def _queues(self, value: str) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from qframe.alerts.life import Evaluation, RuleFinding
 from qframe.alerts.view import ConnectionView
 from qframe.drivers import process
 from qframe.exceptions import BackendUnavailable, QframeError
+from qframe.forecast.reading import QueueForecast, forecasts
+from qframe.forecast.words import sentence
 from qframe.manager import QueueManager
 from qframe.metrics.series import Pair
 from qframe.payload.text import count_of, is_queue_pattern, one_line
@@ -28,6 +30,8 @@ _SILENT = 2 * roster.BEAT
 """Seconds after which a worker whose entry does not change counts as gone."""
 _CUT_OFF = 5.0
 """Seconds after which a worker whose entry expired counts as gone: it had time to write again."""
+_FORECAST = 60.0
+"""Seconds for which a forecast is used: it reads two weeks of metrics."""
 _RECENT = 600.0
 """Seconds for which a single look reports a dead worker."""
 
@@ -59,6 +63,8 @@ class Readings:
         self._noted_at = time.monotonic()
         self._gone: dict[str, dict[str, float]] = {}
         """By connection, its workers whose entries are gone, and when that was first seen."""
+        self._forecasts: dict[tuple[str, str, float], tuple[float, list[QueueForecast]]] = {}
+        """By connection, queue and hours: forecasts, and when they were made."""
 
     def look(self, wanted: Sequence[Rule]) -> Evaluation:
         """Evaluates once. Never raises `BackendUnavailable`."""
@@ -120,6 +126,22 @@ class Readings:
                 name = f"{view.name}:{queue}" if queue else f"all of {view.name}"
                 text = f"{name} has been paused for {lasting(seconds)}"
                 yield RuleFinding(rule, view.name, queue, seconds, text)
+
+    def _behind(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
+        named = rule.names if rule.queues and len(rule.names) == len(rule.queues) else ("",)
+        for each in (one for queue in named for one in self._forecast(rule, view, queue)):
+            if not each.unknown and rule.is_about(each.queue) and rule.is_broken_by(each.behind):
+                text = f"{view.name}:{each.queue} {sentence(each, rule.limit)}"
+                yield RuleFinding(rule, view.name, each.queue, each.behind, text)
+
+    def _forecast(self, rule: Rule, view: ConnectionView, queue: str) -> list[QueueForecast]:
+        key, now = (view.name, queue, rule.span), time.monotonic()
+        at, known = self._forecasts.get(key, (-_FORECAST, []))
+        if now - at >= _FORECAST:
+            hours = rule.span / 3600
+            known = view.ask(key, lambda: forecasts(self._manager, view.connection, hours, queue))
+            self._forecasts[key] = now, known
+        return known
 
     def _counted(self, rule: Rule, view: ConnectionView) -> Iterator[RuleFinding]:
         by_class = is_queue_pattern(rule.job)
@@ -278,6 +300,7 @@ _FINDERS: dict[str, Callable[[Readings, Rule, ConnectionView], Iterator[RuleFind
     **dict.fromkeys(rules.SIZES, Readings._size),  # noqa: SLF001 (its own)
     **dict.fromkeys(rules.COUNTED, Readings._counted),  # noqa: SLF001 (its own)
     "paused": Readings._paused,  # noqa: SLF001 (its own)
+    rules.BEHIND: Readings._behind,  # noqa: SLF001 (its own)
     "run": Readings._run,  # noqa: SLF001 (its own)
     "dead worker": Readings._dead,  # noqa: SLF001 (its own)
     "no worker": Readings._no_worker_of,  # noqa: SLF001 (its own)

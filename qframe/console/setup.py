@@ -17,7 +17,7 @@ from qframe.console.text import print_error, print_json, say
 from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
-from qframe.operations import names, unsafe
+from qframe.operations import forecast, names, unsafe
 from qframe.payload import encryption
 from qframe.schedules.definition import Schedule
 from qframe.schedules.schedulers import load
@@ -161,6 +161,7 @@ def _checked(queues: QueueManager, name: str, *, is_named: bool) -> dict[str, An
         row["warnings"] = [each.text for each in unsafe.of_connection(queues, queue, health)]
         if Capability.RESERVE in queue.capabilities:
             row["warnings"] += names.unlikely(queues, queue)
+            row["warnings"] += forecast.warnings(queues, queue)
     except QframeError as error:
         row["error" if is_used else "unused"] = str(error)
     return row

@@ -21,11 +21,12 @@ from qframe.metrics.by_tag import metrics_of
 from qframe.metrics.deploys import Deploy, Deploys, put_together
 from qframe.metrics.kept import Metrics
 from qframe.metrics.series import Fields
-from qframe.operations import activity, queues, schedules, unsafe, workers
+from qframe.operations import activity, forecast, queues, schedules, unsafe, workers
 from qframe.operations.activity import Activity, ClassState, Trend
 from qframe.operations.bulk import BulkActions
 from qframe.operations.deploys import DeployState
 from qframe.operations.failed_board import FailedBoard
+from qframe.operations.forecast import ForecastState
 from qframe.operations.queues import QueueState
 from qframe.operations.reading import KNOWN
 from qframe.operations.schedules import ScheduleState
@@ -69,6 +70,19 @@ class Board(BoardSource):
     def named_queues(self) -> list[QueueState]:
         """Returns all queues without their sizes, which may take long to count."""
         return self.cached("queue names", 1.5, lambda: self.from_all(queues.named))
+
+    def forecasts(self, patience: float | None = None) -> list[ForecastState]:
+        """Returns what comes of all queues in the next hours.
+
+        Raises `NotYetError` if that takes longer than `patience`.
+        """
+
+        def read(connection: Connection) -> list[ForecastState]:
+            return forecast.states(self.manager, connection)
+
+        return self.cached(
+            "forecasts", 60.0, lambda: self.from_all(read, keeps_facts), patience, late=60.0
+        )
 
     def workers(self) -> list[WorkerState]:
         """Returns all workers, dead ones first."""

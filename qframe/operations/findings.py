@@ -17,6 +17,7 @@ from qframe.operations.activity import Trend
 from qframe.operations.board import Board
 from qframe.operations.deploys import DeployState
 from qframe.operations.failures import CauseState
+from qframe.operations.forecast import ForecastState
 from qframe.operations.queues import QueueState
 from qframe.operations.reading import NotYetError
 from qframe.operations.schedules import ScheduleState
@@ -124,16 +125,17 @@ def overview(board: Board, patience: float | None = None) -> Overview:
     """
     ends = None if patience is None else time.monotonic() + patience
     if patience is not None:  # both go on in the background, while the rest is read here
-        for slow in (board.queues, board.unsafe):
+        for slow in (board.queues, board.unsafe, board.forecasts):
             _in_time(slow, time.monotonic(), "", [])
     working, failed = board.workers(), board.failed.summary()
     pending: list[str] = []
     there = _in_time(board.queues, ends, HOW_MANY, pending)
     warned = _in_time(board.unsafe, ends, "what is unsafe", pending)
+    coming = _in_time(board.forecasts, ends, "what will be behind", pending)
     alive = [each for each in working if each.state != "gone"]
     return Overview(
         alerts=alerts(board),
-        findings=_problems(board, there or [], warned or []),
+        findings=_problems(board, there or [], warned or [], coming or []),
         ready=_total([each.ready for each in there or []]),
         delayed=_total([each.delayed for each in there or []]),
         running=sum(each.used for each in alive),
@@ -148,10 +150,15 @@ def overview(board: Board, patience: float | None = None) -> Overview:
 
 def problems(board: Board) -> list[Finding]:
     """Returns the problems, the worst first."""
-    return _problems(board, board.queues(), board.unsafe())
+    return _problems(board, board.queues(), board.unsafe(), board.forecasts())
 
 
-def _problems(board: Board, there: Iterable[QueueState], warned: Iterable[Unsafe]) -> list[Finding]:
+def _problems(
+    board: Board,
+    there: Iterable[QueueState],
+    warned: Iterable[Unsafe],
+    coming: Iterable[ForecastState],
+) -> list[Finding]:
     working, failed = board.workers(), board.failed.summary()
     found = [
         _problem(f"{name} does not answer: {why}", "/queues")
@@ -159,6 +166,11 @@ def _problems(board: Board, there: Iterable[QueueState], warned: Iterable[Unsafe
     ]
     found += _of_queues(there, working) + _of_workers(working) + _of_schedules(board.schedules())
     found += _of_causes(failed.causes)
+    found += [
+        _warning(f"{each.connection}:{each.queue} will be behind: {each.text}", "/queues")
+        for each in coming
+        if each.behind_at
+    ]
     found += [_warning(f"{each.about}: {each.text}", "/") for each in warned]
     return sorted(found, key=lambda each: _KINDS.index(each.kind))[:_MOST_FINDINGS]
 

@@ -5,30 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel
 
 from qframe.connection import Connection
-from qframe.contracts.backend import Capability
 from qframe.contracts.step import Set, Step
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
 from qframe.payload.scheduled import NamedRun
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
-from qframe.schedules.calendar import Calendar
 from qframe.schedules.definition import checked_name
-from qframe.schedules.parser import read
+from qframe.schedules.known import MOST, calendar_of, summaries
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
 from qframe.schedules.state import ScheduleKeys, ScheduleProgress, ScheduleSummary
 from qframe.schedules.timetable import ASKED
 from qframe.schedules.words import in_words
-
-MOST = 500
-"""So many schedules of a connection are shown."""
 
 
 class PastRunState(BaseModel):
@@ -85,24 +78,6 @@ def coming(state: ScheduleState) -> str:
     if state.refused:
         return "REFUSED: not signed"
     return "paused" if state.paused else state.next_at or "over"
-
-
-def summaries(queues: QueueManager, connection: Connection) -> list[ScheduleSummary]:
-    """Returns the schedules of a connection in the store: its workers', and the rows."""
-    if Capability.FACTS not in connection.capabilities:
-        return []
-    keys, store = keys_of(queues, connection), connection.store
-    found = [
-        about
-        for _, text in islice(store.items(keys.summary()), MOST * 4)
-        if (about := ScheduleSummary.read(text)) is not None
-    ]
-    modules = sorted({each.module for each in found})
-    releases = dict(zip(modules, store.get(*(keys.release(each) for each in modules)), strict=True))
-    current = {each.name: each for each in found if releases[each.module] == each.fact}
-    for row in ScheduleRows(queues).summaries(connection):
-        current.setdefault(row.name, row)
-    return [current[name] for name in sorted(current)]
 
 
 def states(
@@ -216,11 +191,6 @@ def _words(about: ScheduleSummary) -> str:
         return in_words(calendar_of(about))
     except ConfigurationError:
         return about.when
-
-
-def calendar_of(about: ScheduleSummary) -> Calendar:
-    """Returns the calendar of a schedule. Raises `ConfigurationError`."""
-    return replace(read(about.when), zone=about.zone)
 
 
 # -- acting ---------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from qframe.drivers.failover.settings import FailoverSettings
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import definition
 from qframe.manager import QueueManager
-from qframe.operations.schedules import MOST, calendar_of, summaries
 from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule
+from qframe.schedules.known import MOST, calendar_of, summaries
 from qframe.schedules.rows import ScheduleRows
 from qframe.schedules.schedulers import warnings_of
 

@@ -12,7 +12,18 @@ from pydantic.json_schema import models_json_schema
 
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
-from qframe.operations import failures, findings, finished, ids, jobs, lists, one_job, waiting
+from qframe.forecast.reading import LONGEST
+from qframe.operations import (
+    failures,
+    findings,
+    finished,
+    forecast,
+    ids,
+    jobs,
+    lists,
+    one_job,
+    waiting,
+)
 from qframe.operations.actions import ACTIONS, Done, Wanted
 from qframe.operations.activity import ClassState, Trend
 from qframe.operations.batches import BatchState
@@ -23,6 +34,7 @@ from qframe.operations.failed_board import Failed
 from qframe.operations.failures import FailedState
 from qframe.operations.findings import AlertState, Overview
 from qframe.operations.flows import FlowNodes, FlowState
+from qframe.operations.forecast import BEHIND, HOURS, ForecastState
 from qframe.operations.jobs import Jobs
 from qframe.operations.one_job import OneJob
 from qframe.operations.queues import QueueState
@@ -82,6 +94,20 @@ class OneQueue(BaseModel):
 
     queue: _Name = ""
     connection: _Name = ""
+
+
+class ForecastOf(BaseModel):
+    """Of so many hours ahead; one queue or all, of one connection or all.
+
+    `behind`: how many seconds of waiting count as behind.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: _Name = ""
+    connection: _Name = ""
+    hours: Annotated[float, Field(gt=0, le=LONGEST)] = HOURS
+    behind: Annotated[float, Field(ge=0)] = BEHIND
 
 
 class JobsOf(OneQueue):
@@ -209,6 +235,14 @@ class Bulks(BaseModel):
     bulks: list[BulkState]
 
 
+class Forecasts(BaseModel):
+    """What comes of queues."""
+
+    forecasts: list[ForecastState]
+    silent: dict[str, str]
+    """Why each connection that does not answer does not."""
+
+
 class Scale(BaseModel):
     """Numbers for an autoscaler: KEDA's `metrics-api` reads `needed`."""
 
@@ -301,6 +335,16 @@ def _bulk(board: Board, asked: Named) -> BulkState:
     if bulk is None:
         raise NotThere("no action with this id is running")
     return bulk.state()
+
+
+def _forecast(board: Board, asked: ForecastOf) -> Forecasts:
+    name = queue_name(asked.queue) if asked.queue else ""
+    chosen = board.connection(asked.connection) if asked.connection else None
+    found = board.from_all(
+        lambda each: forecast.states(board.manager, each, name, asked.hours, asked.behind),
+        lambda each: chosen in {None, each},
+    )
+    return Forecasts(forecasts=found, silent=board.silent)
 
 
 def _scale(board: Board, asked: OneQueue) -> Scale:
@@ -412,6 +456,9 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
         DeployList,
         lambda board, asked: DeployList(deploys=board.deploys(asked.hours)),
         "Deploys that were marked",
+    ),
+    "/v1/forecast": Endpoint(
+        ForecastOf, Forecasts, _forecast, "Whether queues will be behind, when and why"
     ),
     "/v1/bulks": Endpoint(
         Nothing, Bulks, lambda board, _: Bulks(bulks=board.bulks.states()), "What is under way"

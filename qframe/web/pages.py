@@ -19,10 +19,11 @@ from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
 from qframe.operations.failures import FailedState, Listing
 from qframe.operations.flows import FlowNodes, FlowState, drawing
+from qframe.operations.forecast import HOURS, ForecastState
 from qframe.operations.queues import RATES_OVER, QueueState
 from qframe.operations.reading import NotYetError
-from qframe.operations.schedules import MOST
 from qframe.payload.text import one_line
+from qframe.schedules.known import MOST
 from qframe.web import job_pages
 from qframe.web.class_page import one_class
 from qframe.web.errors import NotThere
@@ -110,7 +111,16 @@ def _queues(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         **_listed(view, lists.QUEUES, there, "queues"),
         "silent": view.board.silent,
         "is_counted": is_counted,
+        "coming": [each for each in _coming(view) if each.behind_at],
+        "hours": HOURS,
     }
+
+
+def _coming(view: PageView) -> list[ForecastState]:
+    try:
+        return view.board.forecasts(PATIENCE)
+    except NotYetError:
+        return []
 
 
 def _listed(view: PageView, kind: lists.RowKind[T], rows: Sequence[T], name: str) -> dict[str, Any]:

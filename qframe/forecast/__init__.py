@@ -1,0 +1,1 @@
+"""Forecast: whether a queue will be behind within the coming hours, and why."""
