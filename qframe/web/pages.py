@@ -118,7 +118,7 @@ def _queues(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 
 def _coming(view: PageView) -> list[ForecastState]:
     try:
-        return view.board.forecasts(PATIENCE)
+        return view.board.forecasts(view.patience)
     except NotYetError:
         return []
 
