@@ -52,7 +52,8 @@ _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)/([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def _rate(text: str) -> str:
+def checked_rate(text: str) -> str:
+    """Return a rate like `500/m` as it is. Raises `ValueError`."""
     found = _RATE.fullmatch(text)
     if found is None or not float(found[1]):
         raise ValueError("takes a number for each second, minute, hour or day, like 10/s or 500/m")
@@ -75,7 +76,7 @@ class GroupSettings(Section):
 
     concurrency: AtOnce | None = None
     order: Literal["fair", "strict"] = "fair"
-    rate: Annotated[str, AfterValidator(_rate)] | None = None
+    rate: Annotated[str, AfterValidator(checked_rate)] | None = None
     on_failure: Literal["wait", "skip"] | None = None
 
     @model_validator(mode="after")
@@ -172,7 +173,7 @@ class DispatchSettings(Section):
     connections: list[str] = []
     max_delay: Seconds = 30 * 86400
     max_bytes: Annotated[Int, Field(ge=1, le=100_000_000)] = 200_000
-    rate: Annotated[str, AfterValidator(_rate)] = "100/s"
+    rate: Annotated[str, AfterValidator(checked_rate)] = "100/s"
 
 
 class WebSettings(Section):

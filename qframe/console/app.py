@@ -32,6 +32,7 @@ from qframe.console import (
     queues,
     relay,
     restart,
+    retries,
     scale,
     schedule,
     setup,
@@ -79,7 +80,10 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
         jobs: ("dispatch",),
         status: ("status", "cancel", "event"),
     },
-    "Failed": {failed: ("failed", "retry", "forget", "silence", "flush", "prune")},
+    "Failed": {
+        failed: ("failed", "retry", "forget", "silence", "flush", "prune"),
+        retries: ("retries",),
+    },
     "Batches and flows": {
         batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
         flows: ("flow", "flows"),

@@ -25,6 +25,7 @@ from qframe.console.options import (
     first,
     hours_ago,
 )
+from qframe.console.retries import First, StopIf, Then, in_words, terms_of, watch
 from qframe.console.text import encodable, print_json, print_rows, say
 from qframe.contracts.failed import FailedJob
 from qframe.drivers.failed_store import FailedStore
@@ -98,7 +99,7 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
         say(f"and {more} more: --limit 0 shows all")
 
 
-def retry(
+def retry(  # noqa: PLR0913 (one for each option of the command)
     uuids: Annotated[
         list[str] | None,
         typer.Argument(metavar="[IDS]...", help="uuids, the start or end of one, or `all`."),
@@ -114,16 +115,20 @@ def retry(
         str,
         typer.Option("--from", help="Repeat this step and later ones.", show_default=False),
     ] = "",
+    watch_first: First = None,
+    then: Then = "",
+    stop_if: StopIf = "",
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Queue failed jobs again; repeating this queues none twice.
 
-    A job with durable steps continues where it stopped.
+    A job with durable steps continues where it stopped. With --first, --then or --stop-if a worker
+    goes on in the background, and stops by itself; `qframe retries` shows it.
 
     qframe retry all
     qframe retry all --queue emails
-    qframe retry --cause 4f1d0c88ab
+    qframe retry --cause 4f1d0c88ab --first 5 --then 10/s --stop-if 'failed > 20%'
     qframe retry --where 'error:Timeout newer:2h'
     qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
     qframe retry 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --from book
@@ -131,6 +136,8 @@ def retry(
     if fresh and from_step:
         raise ConfigurationError("--fresh does all steps again: leave out --from")
     anew = Anew(fresh=fresh, first=from_step)
+    terms = terms_of(watch_first, then, stop_if)
+    of = in_words(uuids or (), queue=queue, cause=cause, where=where, connection=connection)
     chosen = _ChosenFailed(queue, where, cause)
     connections = JobConnections(configured(config), connection)
     stores = connections.failed_stores(answering=True)
@@ -142,7 +149,12 @@ def retry(
         if not chosen.are_all:
             raise ConfigurationError("--queue, --cause and --where go with all, not with uuids")
         records = [_found(stores, uuid) for uuid in uuids]
+        if terms is not None:
+            return watch(connections.queues, terms, (each for _, each in records), of, anew)
         count, code = connections.queue_again(records, anew)
+    elif terms is not None:
+        found = (record for _, record in chosen.of(stores))
+        return watch(connections.queues, terms, found, of, anew)
     else:
         count, code = connections.queue_again(chosen.kept_in(stores), anew)
     say(f"queued {count} failed jobs again")

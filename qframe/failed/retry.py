@@ -18,6 +18,7 @@ from qframe.features.all import FEATURES
 from qframe.features.base import Plan, Pushing
 from qframe.features.context import Context, PushFeature
 from qframe.features.debounce import DebounceFeature
+from qframe.features.status import StatusFeature
 from qframe.features.steps import KEY as STEPS
 from qframe.features.steps import removed
 from qframe.jobs.tracing import resending
@@ -45,13 +46,16 @@ def retry(
     store: FailedStore,
     record: FailedJob,
     anew: Anew = Anew(),  # noqa: B008 (a value)
+    *,
+    track: float = 0.0,
 ) -> bool:
     """Push a failed job to its old connection and queue, and remove its record.
 
     If pushes for the queue are forwarded, it goes there; to another connection only without
     features, whose facts are on the old one.
 
-    A job with durable steps goes on where it stopped, unless `anew` says otherwise.
+    A job with durable steps goes on where it stopped, unless `anew` says otherwise. With `track`
+    the job has a status for so many seconds, at least, even if it was dispatched without.
 
     Both happen in one step if the connection keeps its failed jobs there. Attempts start again, and
     deadlines are as far away as at the dispatch. Returns False if another call has retried or
@@ -60,12 +64,8 @@ def retry(
     name in `anew`, and `InvalidSignature` if its payload is refused or cannot be signed again; the
     record then stays.
     """
-    connection, queue = queues.connection(record.connection), record.queue
-    if queues.places is not None:
-        if not _has_features(connection.context, record):
-            connection = queues.forwarded(connection, queue)
-        queue = queues.places.on(queue, connection.name)
-    message = _signed(connection.context, record, queue)
+    connection, queue = destination(queues, record)
+    message = _signed(connection.context, record, queue, track)
     connection.check_size(len(message))
     events.fire(events.JobRetryRequested, record.uuid, record.connection, record.queue)
     together = store.place is connection.failed.place
@@ -83,6 +83,19 @@ def retry(
         return pushed
     # There is one all the same if the job has failed anew meanwhile.
     return store.drop(record) or store.find(record.uuid) is not None
+
+
+def destination(queues: QueueManager, record: FailedJob) -> tuple[Connection, str]:
+    """Return the connection and queue to which `retry` pushes a failed job.
+
+    Raises `ConfigurationError` if its connection is no longer configured.
+    """
+    connection, queue = queues.connection(record.connection), record.queue
+    if queues.places is not None:
+        if not _has_features(connection.context, record):
+            connection = queues.forwarded(connection, queue)
+        queue = queues.places.on(queue, connection.name)
+    return connection, queue
 
 
 def _push(
@@ -144,9 +157,11 @@ def _has_features(context: Context, record: FailedJob) -> bool:
     return bool(record.history.steps) or not context.keys.isdisjoint(pushing.message)
 
 
-def _signed(context: Context, record: FailedJob, queue: str) -> bytes:
+def _signed(context: Context, record: FailedJob, queue: str, track: float) -> bytes:
     """Return the renewed payload, signed for the queue if it was."""
-    more = {STEPS: True} if record.history.steps else {}
+    more: dict[str, Any] = {STEPS: True} if record.history.steps else {}
+    if track:
+        more[StatusFeature.key] = track
     message = renewed(record.payload, context.features, more)
     if context.signer is not None:
         return context.signer.renewed(record.payload, message, record.queue, queue)
@@ -166,7 +181,9 @@ def renewed(
     except InvalidPayload:
         return raw
     changes: dict[str, Any] = {**(more or {})}
-    if any(each.keeps_result and each.key in message for each in features):
+    if track := changes.get(StatusFeature.key):
+        changes[StatusFeature.key] = max(track, envelope.number(message, StatusFeature.key) or 0)
+    if any(each.keeps_result and (each.key in message or each.key in changes) for each in features):
         changes[status.RETRIED] = status.life_of(message) + 1
         changes[status.SINCE] = time.time()
     if message.get("attempts"):

@@ -155,7 +155,10 @@ main()
     [
         ("import time; time.sleep(60)", "has not begun in 1 s: it may hang"),
         ("import os; os._exit(0)", "exited with code 0"),
-        ("raise KeyboardInterrupt", "ERROR schedules, alerts and the outbox: KeyboardInterrupt"),
+        (
+            "raise KeyboardInterrupt",
+            "ERROR schedules, alerts, the outbox and retries: KeyboardInterrupt",
+        ),
     ],
 )
 def test_a_process_that_does_not_begin_is_told_of(project: Project, does: str, said: str) -> None:
