@@ -24,6 +24,7 @@ from qframe.console import (
     flows,
     forecast,
     health,
+    holds,
     importing,
     jobs,
     migrate,
@@ -74,7 +75,10 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
         relay: ("relay",),
         health: ("health",),
     },
-    "Queues": {queues: ("pause", "resume", "size", "clear", "kick")},
+    "Queues": {
+        queues: ("pause", "resume", "size", "clear", "kick"),
+        holds: ("hold", "unhold", "holds"),
+    },
     "Jobs": {
         classes: ("jobs",),
         jobs: ("dispatch",),

@@ -109,6 +109,7 @@ class JobList(NamedTuple):
 FAILED = JobList("failed jobs", NAMES)
 WAITING = JobList.without("jobs that wait", "cause", "error", "host")
 RUNNING = JobList.without("jobs that run", "cause", "error")
+HELD = JobList.without("jobs to hold", "cause", "error", "host", "state", "older", "newer")
 ENDED = JobList.without("jobs that have ended", "cause", f"{_ARGS}NAME")
 
 
@@ -160,10 +161,16 @@ def check_state(values: Iterable[str], states: Sequence[str]) -> None:
 def moment(name: str, values: Sequence[str]) -> float:
     """Return the epoch time of `older:` or `newer:`. Raises `ConfigurationError`."""
     (span,) = values if len(values) == 1 else ("",)
-    found = _SPAN.match(span)
+    return time.time() - seconds_of_span(f"{name}:", span)
+
+
+def seconds_of_span(what: str, text: str) -> float:
+    """Return the seconds of a text like 90s, 5m or 2h. Raises `ConfigurationError`."""
+    found = _SPAN.match(text)
     if found is None:
-        raise ConfigurationError(f"{name}: takes a time like 90s, 5m, 2h, 3d or 1w, not {span!r}")
-    return time.time() - float(found[1]) * _UNITS[found[2]]
+        shown = one_line(repr(text), 60)
+        raise ConfigurationError(f"{what} takes a time like 90s, 5m, 2h, 3d or 1w, not {shown}")
+    return float(found[1]) * _UNITS[found[2]]
 
 
 def fits(texts: Iterable[str], values: Iterable[str]) -> bool:

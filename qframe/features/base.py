@@ -68,6 +68,8 @@ class End:
     """Whether the job sleeps for `delay`, or waits for `event`."""
     event: str = ""
     """The name of the event that wakes it."""
+    set_aside: bool = False
+    """Whether it waits for the end of a hold."""
 
     @property
     def is_repeated(self) -> bool:

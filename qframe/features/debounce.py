@@ -9,10 +9,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from qframe.contracts.step import Outcome, Result, Set
+from qframe.contracts.step import Expect, Outcome, Result, Set
 from qframe.drivers.claims import is_unproven
 from qframe.exceptions import QframeError
-from qframe.features.base import Plan, Pushing
+from qframe.features.base import End, Plan, Pushing
 from qframe.features.context import Context
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.payload import envelope
@@ -62,6 +62,16 @@ class DebounceFeature(Feature):
         if last is None or last == job.own_uuid or is_unproven(last):
             return None
         return "debounced: a later dispatch took its place"
+
+    def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
+        """Keep that no dispatch is later while the job is set aside."""
+        named = _named(job.payload) if end.set_aside else None
+        if named is None:
+            return
+        key, seconds = named
+        (last,) = job.context.backend.read(key)
+        if last == job.own_uuid:
+            plan.add(Expect(key, last), Set(key, last, seconds + end.delay))
 
 
 def _named(message: Mapping[str, Any]) -> tuple[str, float] | None:

@@ -436,6 +436,11 @@ class GroupFeature(Feature):
             return "never dispatched: its push was broken off, and its group went on"
         return f"{DONE_BEFORE}its group has gone on" if turn.word == _DONE else None
 
+    def joins_first(self, job: ReservedJob) -> bool:
+        """Whether the job has no place yet: set aside, it would lose its turn to later ones."""
+        turn = _turn(job)
+        return turn is not None and turn.is_to_join()
+
     def wait_reason(self, job: ReservedJob) -> Postponed | None:
         """Return why a held job must wait: it has no place.
 
@@ -533,6 +538,11 @@ class _Turn:
         if len(line.placed) >= group.places:
             return Postponed("as many of its group run as may", _FULL_DELAY)
         return group.change(before, replace(line, placed=(*line.placed, self.uuid)))
+
+    def is_to_join(self) -> bool:
+        """Whether `before_start` would line it up."""
+        placed = self.group.line(self.group.read()).placed
+        return self.is_fresh and self.uuid not in placed and self.word != _LEFT
 
     def _runs_alone(self) -> Postponed | Sequence[Operation]:
         """Keep, in parts, which message the job runs by: there may be another one."""

@@ -522,6 +522,10 @@ class Feature(PushFeature):
         """Return why a held job must not run yet; None if it may."""
         return None
 
+    def joins_first(self, job: ReservedJob) -> bool:
+        """Whether a held job must join a line before it may be set aside."""
+        return False
+
     def completed_data(self, job: ReservedJob, data: dict[str, Any]) -> dict[str, Any]:
         """Return the data of a job with what it refers to."""
         return data

@@ -158,12 +158,14 @@ class StatusFeature(Feature):
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         tracked = _tracked(job)
         started = job.reservation.started
-        if tracked is None or end.is_repeated or (end.state is State.WAITING and not started):
+        if tracked is None or end.is_repeated:
+            return
+        if end.state is State.WAITING and not (started or end.set_aside):
             return
         attempts = job.attempts()
         if attempts and not tracked.attempt:  # it was started in another process
             _remember(job, tracked)
-        taken_back = end.state is State.WAITING or (started and not end.ran)
+        taken_back = started and (end.state is State.WAITING or not end.ran)
         more = f',"attempt":{attempts - taken_back},"ended_at":{time.time():.6f}{_ended(end)}'
         plan.add(tracked.write(end.state, attempts, tracked.seconds + end.delay, more))
 

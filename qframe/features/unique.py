@@ -93,6 +93,11 @@ class UniqueFeature(Feature):
             plan.add(Unset(lock.key, lock.uuid))
             if job.context.in_parts and not job.reservation.started:
                 plan.add(Unset(lock.key, unproven(lock.uuid)))
+        elif lock is not None and end.set_aside:
+            (holder,) = job.context.backend.read(lock.key)
+            if holder == lock.uuid:
+                seconds = lock.seconds + end.delay
+                plan.add(Expect(lock.key, lock.uuid), Set(lock.key, lock.uuid, seconds))
         elif lock is not None and end.suspended and lock.until == "handled":
             (holder,) = job.context.backend.read(lock.key)
             if holder == lock.uuid:

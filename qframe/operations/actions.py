@@ -27,7 +27,7 @@ from qframe.failed.retry import retry
 from qframe.features.batches import BatchStore
 from qframe.features.steps import check_name
 from qframe.manager import QueueManager
-from qframe.operations import failures, jobs, queues, running, schedules, waiting
+from qframe.operations import failures, holds, jobs, queues, running, schedules, waiting
 from qframe.operations.board import Board
 from qframe.operations.bulk import BulkAction
 from qframe.operations.jobs import FilteredMessage
@@ -35,6 +35,7 @@ from qframe.operations.running import RunsOn
 from qframe.operations.waiting import Scope
 from qframe.operations.workers import WorkerState
 from qframe.payload.text import count_of, one_line, queue_name
+from qframe.payload.timing import iso
 from qframe.schedules.options import Missed
 from qframe.schedules.rows import Grace, Overlap, Spread, row_of
 from qframe.worker.control import QUIET, STOP, order_key, slots_key
@@ -75,6 +76,8 @@ class Wanted(BaseModel):
     grace: Grace | None = None
     spread: Spread | None = None
     overlap: Overlap | None = None
+    reason: str = Field("", max_length=300)
+    """Why, for others to read."""
     maintenance: bool | None = None
     foreign: bool | None = None
 
@@ -170,6 +173,30 @@ def _clear(board: Board, wanted: Wanted, _who: str) -> Done:
     return Done(
         changed=count, text=f"deleted {count_of(count, 'job', 'jobs')} of {connection.name}:{name}"
     )
+
+
+def _hold(board: Board, wanted: Wanted, who: str) -> Done:
+    if wanted.seconds is None:
+        raise ConfigurationError("hold needs a number of seconds")
+    connection = board.connection(wanted.connection)
+    names = [wanted.queue] if wanted.queue else []
+    chosen, seconds = wanted.filter or "", wanted.seconds
+    made = holds.begin(connection, chosen, seconds, who, wanted.reason, names)
+    text = f"holds {one_line(made.filter, 80)} of {connection.name} until {iso(made.until)} UTC"
+    undo = {"action": "unhold", "connection": connection.name, "id": made.id}
+    return Done(changed=1, text=text, undo=undo)
+
+
+def _unhold(board: Board, wanted: Wanted, _who: str) -> Done:
+    connection = board.connection(wanted.connection)
+    count = holds.end(connection, wanted.id)
+    if count is None:
+        raise ConfigurationError(
+            f"{connection.name} has no hold {one_line(wanted.id, 40)!r} (any more)"
+        )
+    late = ", the others within a minute" if holds.comes_back_late(connection) else ""
+    what_came = count_of(count, "job", "jobs")
+    return Done(changed=count, text=f"ended the hold {wanted.id}: {what_came} came back{late}")
 
 
 def _kick(board: Board, wanted: Wanted, _who: str) -> Done:
@@ -572,6 +599,8 @@ def _stop_bulk(board: Board, wanted: Wanted, _who: str) -> Done:
 ACTIONS = {
     "pause": Action("Pause", _pause, ""),
     "resume": Action("Resume", _resume, ""),
+    "hold": Action("Hold", _hold, ""),
+    "unhold": Action("End hold", _unhold, ""),
     "clear": Action("Clear", _clear, "Delete all ready and delayed jobs of this queue?"),
     "kick": Action("Kick", _kick, "Make all buried jobs of this queue ready?"),
     "retry": Action(

@@ -21,12 +21,13 @@ from qframe.metrics.by_tag import metrics_of
 from qframe.metrics.deploys import Deploy, Deploys, put_together
 from qframe.metrics.kept import Metrics
 from qframe.metrics.series import Fields
-from qframe.operations import activity, forecast, queues, schedules, unsafe, workers
+from qframe.operations import activity, forecast, holds, queues, schedules, unsafe, workers
 from qframe.operations.activity import Activity, ClassState, Trend
 from qframe.operations.bulk import BulkActions
 from qframe.operations.deploys import DeployState
 from qframe.operations.failed_board import FailedBoard
 from qframe.operations.forecast import ForecastState
+from qframe.operations.holds import HoldState
 from qframe.operations.queues import QueueState
 from qframe.operations.reading import KNOWN
 from qframe.operations.schedules import ScheduleState
@@ -257,6 +258,10 @@ class Board(BoardSource):
                         return connection, record
                     other = other or (connection, record)
         return other
+
+    def holds(self) -> list[HoldState]:
+        """Returns the holds of all connections."""
+        return self.cached("holds", 1.0, lambda: self.from_all(holds.listed, keeps_facts))
 
     def schedules(self) -> list[ScheduleState]:
         """Returns the schedules, the next one first."""

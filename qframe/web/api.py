@@ -35,6 +35,7 @@ from qframe.operations.failures import FailedState
 from qframe.operations.findings import AlertState, Overview
 from qframe.operations.flows import FlowNodes, FlowState
 from qframe.operations.forecast import BEHIND, HOURS, ForecastState
+from qframe.operations.holds import HoldState
 from qframe.operations.jobs import Jobs
 from qframe.operations.one_job import OneJob
 from qframe.operations.queues import QueueState
@@ -203,6 +204,12 @@ class Schedules(BaseModel):
     """The schedules, the next one first."""
 
     schedules: list[ScheduleState]
+
+
+class Holds(BaseModel):
+    """The holds that are not over."""
+
+    holds: list[HoldState]
 
 
 class Classes(BaseModel):
@@ -421,6 +428,9 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
         "The latest flows",
     ),
     "/v1/flows/{id}": Endpoint(Named, FlowNodes, _flow, "One flow, with its nodes"),
+    "/v1/holds": Endpoint(
+        Nothing, Holds, lambda board, _: Holds(holds=board.holds()), "Jobs held by a filter"
+    ),
     "/v1/schedules": Endpoint(
         Chosen,
         Schedules,

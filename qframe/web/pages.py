@@ -113,6 +113,8 @@ def _queues(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         "is_counted": is_counted,
         "coming": [each for each in _coming(view) if each.behind_at],
         "hours": HOURS,
+        "holds": view.board.holds(),
+        "connections": [each.name for each in view.board.connections()],
     }
 
 

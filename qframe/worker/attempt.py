@@ -107,7 +107,7 @@ class Attempt:
             verdict = self._refused()
         if verdict is not None:
             return (yield from self._end_unstarted(verdict))
-        if (job.features and self._waits()) or not (yield needs.BEGIN):
+        if ((job.features or shared.holds.active) and self._waits()) or not (yield needs.BEGIN):
             # It was only held, and so not counted: another worker has it now, or will.
             if job.is_lost:
                 log.debug("%s %s was held too long: another worker has it", job.name, job.uuid)
@@ -166,12 +166,25 @@ class Attempt:
     def _waits(self) -> bool:
         """Gives back, uncounted, a job that must not run yet; returns whether it did."""
         job = self.job
+        if self._is_set_aside():
+            return True
         waits = None if self.is_forced else job.wait_reason()
         if waits is None:
             return False
         log.debug("%s %s waits: %s", job.name, job.uuid, waits.why)
         with suppress(SettleError):
             self.shared.settler.put_back(job, End(State.WAITING, waits.delay, waits.why))
+        return True
+
+    def _is_set_aside(self) -> bool:
+        """Sets aside a job that a hold chooses; one of a group joins its line first."""
+        job, holds = self.job, self.shared.holds
+        hold = holds.of(job) if holds.active and not self.is_forced else None
+        if hold is None or any(feature.joins_first(job) for feature in job.features):
+            return False
+        log.debug("%s %s is set aside: %s", job.name, job.uuid, hold.shown)
+        with suppress(SettleError):
+            self.shared.settler.put_back(job, holds.end(job, hold))
         return True
 
     def limits_of(self, declared: type[JobDefinition] | None) -> Limits:

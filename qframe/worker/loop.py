@@ -96,6 +96,7 @@ class Loop:
         )
         if runner.cancellation.lists:
             self.control.watch(runner.cancellation.key, runner.cancellation.heard)
+        self.control.watch(runner.holds.key, runner.holds.heard)
         self._look_every = 0.0 if queues.patterns else connection.backend.look_every
         metrics = Metrics(connection.store, connection.name) if connection.is_measured else None
         self._presence = Presence(

@@ -20,6 +20,7 @@ from qframe.payload import envelope
 from qframe.resources.scope import ResourceScope
 from qframe.worker.cancellation import Cancellation
 from qframe.worker.concurrency import ConcurrencyLimits
+from qframe.worker.holds import WorkerHolds
 from qframe.worker.leases import LeaseKeeper
 from qframe.worker.lifespan import Lifespan
 from qframe.worker.limits import Limits
@@ -97,6 +98,7 @@ class Shared:
         self.running: dict[ReservedJob, RunningAttempt] = {}
         self.settler = Settler(connection, self._ran_twice)
         self.cancellation = Cancellation(connection.name, connection.backend, self._cancel)
+        self.holds = WorkerHolds(connection.name)
         self.leases = LeaseKeeper(
             connection.retry_after, self.settler.confirm, self.cancellation.look, self._found_lost
         )

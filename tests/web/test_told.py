@@ -145,3 +145,23 @@ def test_the_environment_is_on_every_page(open_site: Callable[..., Site]) -> Non
         page = site.client().get(path).text
         assert '<p class="environment red">pro&lt;duction</p>' in page
         assert "(pro&lt;duction)</title>" in page
+
+
+def test_a_hold_is_listed_told_and_undone(small: Site) -> None:
+    client = small.client()
+    typed = {"connection": "database", "filter": "args.shop:7 <b>", "seconds": "600"}
+    done = post(client, "hold", **typed, reason="<i>bank</i>", back="/queues#main")
+    to = urlsplit(done.headers["location"])
+    page = client.get(f"{to.path}?{to.query}").text
+    assert "<code>args.shop:7 &lt;b&gt;</code>" in page
+    assert "&lt;i&gt;bank&lt;/i&gt;" in page
+    (listed,) = client.get("/api/v1/holds").json()["holds"]
+    assert (listed["filter"], listed["why"]) == ("args.shop:7 <b>", "<i>bank</i>")
+    again = undone(client, page)
+    said = parse_qs(urlsplit(again.headers["location"]).query)["said"][0]
+    assert said == f"ended the hold {listed['id']}: 0 jobs came back"
+    assert client.get("/api/v1/holds").json()["holds"] == []
+    refused = post(client, "hold", **{**typed, "filter": "state:ready"}, back="/queues#main")
+    assert refused.status_code == 422
+    assert 'value="state:ready"' in refused.text
+    assert "There is no filter state: of jobs to hold" in refused.text

@@ -1,0 +1,217 @@
+"""Holds, as people see them: begun, listed, ended; and which of them keep a job."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pydantic import BaseModel
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Found, Place
+from qframe.contracts.step import Release, Reservation, Step, Unset
+from qframe.exceptions import ConfigurationError
+from qframe.failed.filters import HELD, Filter, Filtered
+from qframe.features import hold as facts
+from qframe.features.hold import Hold
+from qframe.payload.text import one_line, queue_name
+from qframe.payload.timing import iso
+
+_PAGE = 1000
+_MOST_COUNTED = 10_000
+_AT_ONCE = 100
+_PASSES = 3
+"""How often is looked where a job is set aside in two parts: one may just be between them."""
+_PAUSE = 0.5
+
+
+class HoldState(BaseModel):
+    """One hold of a connection."""
+
+    id: str
+    connection: str
+    filter: str
+    queues: list[str]
+    """The only queues it is about; none: all."""
+    since: str
+    until: str
+    seconds_left: float
+    who: str
+    why: str
+    aside: int
+    """How many jobs are set aside, at most 10,000; since a job ends otherwise, perhaps fewer."""
+    ending: bool
+    """Whether it was ended early, and jobs are still being brought back."""
+
+
+def begin(
+    connection: Connection,
+    text: str,
+    seconds: float,
+    who: str,
+    why: str = "",
+    queues: Iterable[str] = (),
+) -> Hold:
+    """Begins to hold the jobs that a filter chooses, for `seconds`. Returns the hold.
+
+    Raises `ConfigurationError` for a filter that no job to hold can have, and for a wrong time.
+    """
+    connection.need(Capability.RESERVE)
+    Filter(text, HELD)
+    now, names = time.time(), tuple(map(queue_name, queues))
+    made = Hold(secrets.token_hex(4), text.strip(), names, now, now + seconds, who, why)
+    made = facts.checked(made)
+
+    def added(before: list[Hold]) -> list[Hold]:
+        if len(before) >= facts.MOST:
+            raise ConfigurationError(f"{connection.name} has {len(before)} holds already: end some")
+        return [*before, made]
+
+    facts.change(connection.backend, connection.name, added)
+    return made
+
+
+def end(connection: Connection, id: str) -> int | None:  # noqa: A002 (as the hold calls it)
+    """Ends a hold and brings back what it has set aside. Returns how many; None: no such hold.
+
+    One that was ended before, by somebody who was killed, is brought to its end.
+    """
+    known = [each.id for each in read(connection)]
+    if id not in known:
+        return None
+
+    def ended(before: list[Hold]) -> list[Hold]:
+        return [replace(each, ended=each.ended or each.id == id) for each in before]
+
+    facts.change(connection.backend, connection.name, ended)
+    count = _brought_back(connection, id)
+
+    def without(before: list[Hold]) -> list[Hold]:
+        return [each for each in before if each.id != id]
+
+    facts.change(connection.backend, connection.name, without)
+    return count
+
+
+def comes_back_late(connection: Connection) -> bool:
+    """Whether what was set aside comes back only within a minute after the hold is ended."""
+    return not connection.capabilities & (Capability.WAKE | Capability.SEARCH)
+
+
+def read(connection: Connection) -> list[Hold]:
+    """Returns the holds of a connection that are not over."""
+    if Capability.FACTS not in connection.capabilities:
+        return []
+    (text,) = connection.backend.read(facts.holds_key(connection.name))
+    now = time.time()
+    return [each for each in facts.read_holds(text) if each.until > now]
+
+
+def listed(connection: Connection) -> list[HoldState]:
+    """Returns the holds of a connection, the latest last. Raises `BackendUnavailable`."""
+    return [_state(connection, each) for each in read(connection)]
+
+
+def held_by(connection: Connection, job: Filtered) -> list[HoldState]:
+    """Returns the holds that keep a job from running now. Raises `BackendUnavailable`."""
+    return [
+        _state(connection, each)
+        for each in read(connection)
+        if each.is_active
+        and (not each.queues or job.queue in each.queues)
+        and Filter(each.filter, HELD).fits(job)
+    ]
+
+
+def _state(connection: Connection, hold: Hold) -> HoldState:
+    return HoldState(
+        id=hold.id,
+        connection=connection.name,
+        filter=one_line(hold.filter, 300),
+        queues=[*hold.queues],
+        since=iso(hold.since),
+        until=iso(hold.until),
+        seconds_left=round(max(0.0, hold.until - time.time()), 1),
+        who=hold.who,
+        why=hold.why,
+        aside=_count(connection, hold.id),
+        ending=hold.ended,
+    )
+
+
+def _count(connection: Connection, id: str) -> int:  # noqa: A002 (as above)
+    prefix, count, after = facts.aside_key(connection.name, id), 0, ""
+    while count < _MOST_COUNTED:
+        page = connection.backend.scan(prefix, _PAGE, after)
+        count += len(page)
+        if len(page) < _PAGE:
+            break
+        after = page[-1][0]
+    return count
+
+
+# -- bringing back --------------------------------------------------------------------------------
+
+
+def _brought_back(connection: Connection, id: str) -> int:  # noqa: A002 (as above)
+    """Makes ready what a hold has set aside. Returns how many."""
+    joint, count = Capability.JOINT in connection.capabilities, 0
+    for passed in range(1 if joint else _PASSES):
+        if passed:
+            time.sleep(_PAUSE)
+        after, prefix = "", facts.aside_key(connection.name, id)
+        while page := connection.backend.scan(prefix, _PAGE, after):
+            woken = _woken(connection, [(key[len(prefix) :], text) for key, text in page])
+            is_last = joint or passed == _PASSES - 1
+            over = [key for key, _ in page if is_last or key[len(prefix) :] in woken]
+            if over:
+                connection.backend.apply(Step(None, *map(Unset, over)))
+            count, after = count + len(woken), page[-1][0]
+    return count
+
+
+def _woken(connection: Connection, aside: Sequence[tuple[str, str]]) -> set[str]:
+    """Makes some jobs ready. Returns the names of those that were delayed."""
+    backend, woken = connection.backend, set[str]()
+    sought: dict[str, set[str]] = {}
+    for name, text in aside:
+        place = facts.place_of(text)
+        if place is None:
+            continue
+        queue, handle = place
+        if not handle:
+            sought.setdefault(queue, set()).add(name)
+        elif backend.wake(queue, handle):
+            woken.add(name)
+    if Capability.SEARCH in connection.capabilities:
+        for queue, names in sought.items():
+            woken |= _released(connection, queue, names)
+    return woken
+
+
+def _released(connection: Connection, queue: str, names: set[str]) -> set[str]:
+    """Makes the delayed jobs of a queue ready that have one of these names. Returns their names."""
+    found: list[Found] = []
+    after = ""
+    while True:
+        page = connection.backend.browse(queue, Place.DELAYED, _PAGE, after)
+        found += [each for each in page.found if facts.uuid_in(each.raw_body) in names]
+        after = page.after
+        if not after:
+            break
+    done: set[str] = set()
+    for start in range(0, len(found), _AT_ONCE):
+        taken: list[tuple[str, Reservation]] = []
+        for each in found[start : start + _AT_ONCE]:
+            reservation = connection.backend.take(each)
+            if reservation is not None:
+                taken.append((facts.uuid_in(each.raw_body), reservation))
+        if taken:
+            steps = [Step(reservation, Release()) for _, reservation in taken]
+            results = connection.backend.apply(*steps)
+            pairs = zip(taken, results, strict=True)
+            done |= {name for (name, _), result in pairs if result.applied}
+    return done
