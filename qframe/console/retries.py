@@ -91,7 +91,7 @@ def watch(
     queues: QueueManager, terms: RetryTerms, chosen: Iterable[FailedJob], of: str, anew: Anew
 ) -> int:
     """Begins a watched retry, and says how to see it; returns the exit code."""
-    made: RetryState = watched.start(queues, terms, chosen, of, _who(), anew)
+    made: RetryState = watched.start(queues, terms, map(watched.choose, chosen), of, _who(), anew)
     if not made.total:
         say("no failed jobs to retry")
         return 0

@@ -27,7 +27,16 @@ from qframe.failed.retry import retry
 from qframe.features.batches import BatchStore
 from qframe.features.steps import check_name
 from qframe.manager import QueueManager
-from qframe.operations import failures, holds, jobs, queues, running, schedules, waiting
+from qframe.operations import (
+    failures,
+    holds,
+    jobs,
+    queues,
+    retries,
+    running,
+    schedules,
+    waiting,
+)
 from qframe.operations.board import Board
 from qframe.operations.bulk import BulkAction
 from qframe.operations.jobs import FilteredMessage
@@ -36,6 +45,8 @@ from qframe.operations.waiting import Scope
 from qframe.operations.workers import WorkerState
 from qframe.payload.text import count_of, one_line, queue_name
 from qframe.payload.timing import iso
+from qframe.retries.terms import FIRST, STOP_IF, THEN, RetryTerms
+from qframe.retries.watched import ChosenJob
 from qframe.schedules.options import Missed
 from qframe.schedules.rows import Grace, Overlap, Spread, row_of
 from qframe.worker.control import QUIET, STOP, order_key, slots_key
@@ -72,6 +83,9 @@ class Wanted(BaseModel):
     """The job's fields, as JSON."""
     when: str = Field("", max_length=200)
     timezone: str = Field("", max_length=60)
+    first: int | None = Field(None, ge=0)
+    then: str = Field("", max_length=60)
+    stop_if: str = Field("", max_length=60)
     missed: Missed | None = None
     grace: Grace | None = None
     spread: Spread | None = None
@@ -254,6 +268,55 @@ def _retry(board: Board, store: FailedStore, record: FailedJob) -> bool:
     if done:
         _forget_in_indexes(board, record.uuid)
     return done
+
+
+def _watch_retry(board: Board, wanted: Wanted, who: str) -> Done:
+    """Begins a retry that workers drive: some jobs first, the rest at a pace."""
+    terms = RetryTerms.read(
+        FIRST if wanted.first is None else wanted.first,
+        wanted.then or THEN,
+        wanted.stop_if or STOP_IF,
+    )
+    found: list[ChosenJob] = []
+    of = what(wanted)
+
+    def begin() -> bool:
+        retries.start(board.manager, terms, found, of, who)
+        return False
+
+    if wanted.filter is not None or wanted.cause:
+        return _in_background(
+            board, wanted, who, "watch-retry", _choosing(board, wanted, found, begin)
+        )
+    for uuid in _selected(wanted):
+        known = board.failed.find(uuid)
+        if known is not None:
+            found.append(retries.choose(known[1]))
+    begin()
+    text = f"retrying {count_of(len(found), 'failed job', 'failed jobs')} in the background"
+    return Done(changed=len(found), text=text)
+
+
+def _choosing(
+    board: Board, wanted: Wanted, found: list[ChosenJob], begin: Callable[[], bool]
+) -> Iterator[Callable[[], bool]]:
+    """Yields a function for each failed job that a filter chooses, and one that begins."""
+    chosen = chosen_by(wanted)
+
+    def keep(record: FailedJob) -> bool:
+        found.append(retries.choose(record))
+        return True
+
+    for store in board.failed.stores():
+        for record in store.all(chosen.queue):
+            if chosen.fits(record):
+                yield partial(keep, record)
+    yield begin
+
+
+def _stop_retry(board: Board, wanted: Wanted, who: str) -> Done:
+    told = retries.stop(board.manager, wanted.id, who)
+    return Done(changed=1, text=f"stopped the retry {told.id}")
 
 
 def _forget(board: Board, store: FailedStore, record: FailedJob) -> bool:
@@ -606,6 +669,10 @@ ACTIONS = {
     "retry": Action(
         "Retry", _of_failed(_retry, "retry", "queued {} again"), "Queue these failed jobs again?"
     ),
+    "watch-retry": Action(
+        "Retry a few first", _watch_retry, "Queue a few first, and the rest at a pace?"
+    ),
+    "stop-retry": Action("Stop", _stop_retry, "Stop this retry? The other jobs stay failed."),
     "forget": Action(
         "Forget",
         _of_failed(_forget, "forget", "removed {} for good"),

@@ -21,7 +21,16 @@ from qframe.metrics.by_tag import metrics_of
 from qframe.metrics.deploys import Deploy, Deploys, put_together
 from qframe.metrics.kept import Metrics
 from qframe.metrics.series import Fields
-from qframe.operations import activity, forecast, holds, queues, schedules, unsafe, workers
+from qframe.operations import (
+    activity,
+    forecast,
+    holds,
+    queues,
+    retries,
+    schedules,
+    unsafe,
+    workers,
+)
 from qframe.operations.activity import Activity, ClassState, Trend
 from qframe.operations.bulk import BulkActions
 from qframe.operations.deploys import DeployState
@@ -30,6 +39,7 @@ from qframe.operations.forecast import ForecastState
 from qframe.operations.holds import HoldState
 from qframe.operations.queues import QueueState
 from qframe.operations.reading import KNOWN
+from qframe.operations.retries import RetryState
 from qframe.operations.schedules import ScheduleState
 from qframe.operations.source import BoardSource, is_measured, keeps_facts
 from qframe.operations.stored import FindStore, R
@@ -274,6 +284,16 @@ class Board(BoardSource):
             return sorted(found, key=lambda each: (each.next_at or "9999", each.name))
 
         return self.cached("schedules", 2.0, listed)
+
+    def retries(self) -> list[RetryState]:
+        """Returns the watched retries of the last week, the latest first."""
+
+        def listed() -> list[RetryState]:
+            with suppress(QframeError):  # `silent` says which connection does not answer
+                return retries.states(self.manager)
+            return []
+
+        return self.cached("retries", 1.0, listed)
 
     def unsafe(self, patience: float | None = None) -> list[Unsafe]:
         """Returns what is unsafe, as `qframe check` reports it.

@@ -83,12 +83,12 @@ def states(queues: QueueManager) -> list[RetryState]:
 def start(
     queues: QueueManager,
     terms: RetryTerms,
-    chosen: Iterable[FailedJob],
+    chosen: Iterable[ChosenJob],
     of: str,
     who: str,
     anew: Anew = _ALL_AGAIN,
 ) -> RetryState:
-    """Store a watched retry of these failed jobs; a worker begins it within seconds.
+    """Store a watched retry of these failures; a worker begins it within seconds.
 
     Without any job none is stored. Raises `ConfigurationError`, `BackendUnavailable`.
     """
@@ -107,12 +107,17 @@ def start(
     return RetryState.of_run(RetryRuns(queues).add(run, _each_once(chosen)), None)
 
 
-def _each_once(chosen: Iterable[FailedJob]) -> Iterator[ChosenJob]:
+def choose(record: FailedJob) -> ChosenJob:
+    """Return the part of a failed job that its retry needs."""
+    return ChosenJob(record.uuid, record.failed_at, life_after(record))
+
+
+def _each_once(chosen: Iterable[ChosenJob]) -> Iterator[ChosenJob]:
     seen: set[str] = set()
-    for record in chosen:
-        if record.uuid not in seen:
-            seen.add(record.uuid)
-            yield ChosenJob(record.uuid, record.failed_at, life_after(record))
+    for each in chosen:
+        if each.uuid not in seen:
+            seen.add(each.uuid)
+            yield each
 
 
 def stop(queues: QueueManager, id: str, who: str) -> RetryState:  # noqa: A002 (as everywhere)

@@ -39,6 +39,7 @@ from qframe.operations.holds import HoldState
 from qframe.operations.jobs import Jobs
 from qframe.operations.one_job import OneJob
 from qframe.operations.queues import QueueState
+from qframe.operations.retries import RetryState
 from qframe.operations.schedules import ScheduleState
 from qframe.operations.waiting import Scope
 from qframe.operations.workers import SupervisorState, WorkerState
@@ -179,6 +180,12 @@ class FailedWhole(FailedState):
 
     exception: str
     payload: str
+
+
+class Retries(BaseModel):
+    """The watched retries of the last week, the latest first."""
+
+    retries: list[RetryState]
 
 
 class Workers(BaseModel):
@@ -400,6 +407,12 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
     "/v1/failed/{id}": Endpoint(Named, FailedWhole, _one_failed, "One failed job"),
     "/v1/causes": Endpoint(
         Nothing, Failed, lambda board, _: board.failed.summary(), "Why jobs fail"
+    ),
+    "/v1/retries": Endpoint(
+        Nothing,
+        Retries,
+        lambda board, _: Retries(retries=board.retries()),
+        "Retries that watch themselves, of the last week",
     ),
     "/v1/workers": Endpoint(
         Chosen,

@@ -11,12 +11,13 @@ from qframe.operations import failures, jobs, waiting
 from qframe.operations.actions import ACTIONS, Wanted, chosen_by, running_of, waiting_of
 from qframe.operations.board import Board
 from qframe.operations.failures import Listing
+from qframe.retries.terms import RetryTerms
 from qframe.web.job_pages import PLACES
 from qframe.web.rendering import PageView, own_path
 
 _COUNTS = 2.0
 """Seconds for counting what an action affects."""
-_OF_JOBS = {"retry", "forget", "cancel", "run-now"}
+_OF_JOBS = {"retry", "watch-retry", "forget", "cancel", "run-now"}
 
 
 def question(view: PageView, name: str, wanted: Wanted) -> str:
@@ -37,6 +38,7 @@ def question(view: PageView, name: str, wanted: Wanted) -> str:
         fields=fields,
         facts=_facts(view.board, name, count, wanted),
         uuids=wanted.uuids,
+        terms=RetryTerms.read(),
         back=own_path(view.query.get("back", "/")),
     )
 
@@ -61,6 +63,7 @@ _NAMES = {
     "retry-flow": "Flow",
     "stop-worker": "Worker",
     "remove-schedule": "Schedule",
+    "stop-retry": "Retry",
 }
 
 

@@ -22,7 +22,9 @@ from qframe.operations.flows import FlowNodes, FlowState, drawing
 from qframe.operations.forecast import HOURS, ForecastState
 from qframe.operations.queues import RATES_OVER, QueueState
 from qframe.operations.reading import NotYetError
+from qframe.operations.retries import RetryState
 from qframe.payload.text import one_line
+from qframe.payload.timing import iso
 from qframe.schedules.known import MOST
 from qframe.web import job_pages
 from qframe.web.class_page import one_class
@@ -34,6 +36,9 @@ from qframe.web.rendering import LIMIT, LOOK, PageView, filter_of
 _MOST_BATCHES = 500
 _MOST_FAILED = 20
 """So many failed jobs of a batch are shown."""
+_RECENT = 86400.0
+_RETRIES = 20
+"""So many watched retries are shown, which ended within so many seconds."""
 _ON_FAILURE = {
     "block": "what follows waits",
     "continue": "what follows runs",
@@ -147,6 +152,7 @@ def _failed(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         "total": None,
         "cause": None,
         "names": NAMES,
+        "retries": _recent(view.board.retries()),
         "silent": view.board.silent,
     }
     if text or view.query.get("by") == "time":
@@ -160,6 +166,12 @@ def _failed(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         found["total"] = _total(view, chosen, listing, found["failed"].total)
         found["records"] = [FailedState.of(each) for each in listing.found]
     return found
+
+
+def _recent(known: Sequence[RetryState]) -> list[RetryState]:
+    """Returns the retries that go on, or have ended within a day."""
+    since = iso(time.time() - _RECENT)
+    return [each for each in known if each.ended_at is None or each.ended_at > since][:_RETRIES]
 
 
 def _total(view: PageView, chosen: Filter, listing: Listing, every: int) -> int | None:

@@ -26,6 +26,7 @@ _UNDOING = {*_REVERSED.values(), "scale", "remove-schedule", "unhold"}
 """What a page offers as undo: at most what is done again with one click, or asks first."""
 BULK_WORDS = {
     "retry": {"running": "Queueing failed jobs again", "done": "Queued failed jobs again"},
+    "watch-retry": {"running": "Choosing failed jobs", "done": "Chose failed jobs to retry"},
     "forget": {"running": "Removing failed jobs", "done": "Removed failed jobs"},
     "cancel": {"running": "Cancelling jobs", "done": "Cancelled jobs"},
 }

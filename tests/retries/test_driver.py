@@ -57,7 +57,9 @@ class Night:
         return made
 
     def start(self, records: Iterable[FailedJob], *terms: Any) -> str:
-        return retries.start(self.queues, RetryTerms.read(*terms), records, "all", "ops").id
+        return retries.start(
+            self.queues, RetryTerms.read(*terms), map(retries.choose, records), "all", "ops"
+        ).id
 
     def turns(self, count: int = 1) -> RetryState:
         """Let so many turns pass, half a second each."""

@@ -36,7 +36,8 @@ def test_a_worker_takes_up_a_retry_while_it_runs(monkeypatch: pytest.MonkeyPatch
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        retries.start(queues, RetryTerms.read(2, "100/s"), store.all(), "all", "ops")
+        chosen = [*map(retries.choose, store.all())]
+        retries.start(queues, RetryTerms.read(2, "100/s"), chosen, "all", "ops")
         wait_for(lambda: retries.states(queues)[0].stage == "done", "its end")
     finally:
         worker.stop()
