@@ -41,6 +41,7 @@ from qframe.console import (
     supervise,
     top,
     web,
+    why,
     work,
     workers,
 )
@@ -83,6 +84,7 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
         classes: ("jobs",),
         jobs: ("dispatch",),
         status: ("status", "cancel", "event"),
+        why: ("why",),
     },
     "Failed": {
         failed: ("failed", "retry", "forget", "silence", "flush", "prune"),

@@ -30,6 +30,8 @@ class Found:
     handle: Any
     at: float | None = None
     """When it is or was due or became ready (epoch seconds); None if the backend does not know."""
+    lease_ends: float | None = None
+    """When the lease of a held or running message ends (epoch seconds); None if it is unknown."""
 
 
 class Page(NamedTuple):

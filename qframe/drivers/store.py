@@ -97,3 +97,8 @@ class Store:
 def pause_key(connection: str, queue: str = "") -> str:
     """Return the key that marks a queue, or all queues of a connection, as paused."""
     return f"pause:{connection}:{queue}" if queue else f"pause:{connection}"
+
+
+def pause_note_key(connection: str, queue: str = "") -> str:
+    """Return the key that says who has paused it, and from where; not every pause has one."""
+    return f"pause-note:{connection}:{queue}"

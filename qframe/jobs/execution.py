@@ -61,7 +61,7 @@ def perform(
     if not wrapped and (hooks.around is not None or kind.model_fields):
         return _wrapped(job, outer, hooks, bare=bare)
     if not bare and (outer or kind.middleware):
-        return _Passage(job, (*outer, *_own(job)), hooks).go()
+        return _Passage(job, (*outer, *own_middleware(job)), hooks).go()
     try:
         if kind.set_up is not JobDefinition.set_up:
             finish(job.set_up(), hooks)
@@ -243,7 +243,7 @@ class _Passage:
         return any(map(_is_async, (*self._middleware[place + 1 :], *hooks)))
 
 
-def _own(job: JobDefinition) -> Sequence[Any]:
+def own_middleware(job: JobDefinition) -> Sequence[Any]:
     """Return the current middleware of the job's class. Raises `JobDefinitionError`."""
     declared: Any = type(job).middleware
     if not callable(declared):
@@ -355,7 +355,7 @@ async def perform_on_loop(
             job, hooks, lambda: perform_on_loop(job, outer, hooks, bare=bare, wrapped=True)
         )
     if not bare and (outer or kind.middleware):
-        return await _Passage(job, (*outer, *_own(job)), hooks).go_on_loop()
+        return await _Passage(job, (*outer, *own_middleware(job)), hooks).go_on_loop()
     try:
         if kind.set_up is not JobDefinition.set_up:
             await _awaited(job.set_up())

@@ -17,6 +17,7 @@ from qframe.jobs.definition import JobDefinition
 from qframe.jobs.execution import refuse_on_loop
 from qframe.middleware import limits as over_time
 from qframe.middleware.base import store_beside, store_of
+from qframe.middleware.holding import HeldBack
 from qframe.middleware.limits import By, Limit, LimitWindow
 
 _STORE_IS_AWAY = 5.0
@@ -88,6 +89,17 @@ class RateLimited:
             delay = wait if self._release is None else self._release
             over_time.put_back(job, delay, f"limited to {', '.join(map(str, self.limits))}")
         return None
+
+    def holding(self, job: JobDefinition) -> HeldBack | None:
+        """Return why a job would not start now; charges nothing. Raises `BackendUnavailable`."""
+        windows, paused = over_time.read_with_pauses(store_of(job), self._keyed(job))
+        fullest = max(windows.values(), key=LimitWindow.wait)
+        wait = fullest.wait()
+        if paused > wait:
+            return HeldBack("rate limit", f"the limit {fullest.limit} is paused", paused)
+        return (
+            HeldBack("rate limit", f"the limit {fullest.limit} is used up", wait) if wait else None
+        )
 
     def pause(
         self,

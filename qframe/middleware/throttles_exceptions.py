@@ -22,6 +22,7 @@ from qframe.jobs.options import Delays
 from qframe.middleware import limits as over_time
 from qframe.middleware.base import store_of
 from qframe.middleware.fail_on import matching
+from qframe.middleware.holding import HeldBack
 from qframe.middleware.limits import By, Limit, LimitWindow
 from qframe.payload import tracebacks
 
@@ -80,8 +81,7 @@ class ThrottlesExceptions:
 
     def __call__(self, job: JobDefinition, call_next: Callable[[Any], Any]) -> Any:  # noqa: ANN401 (what the job returns)
         """Run the job, unless too many have raised; count its exception."""
-        name = over_time.name_of(self._name, job)
-        key = f"exceptions:{name}:{self.limit.per:g}:{over_time.value_of(self._by, job)}"
+        name, key = self._named(job)
         store = store_of(job)
         known = self._window(store, key)
         wait = known.wait()
@@ -102,6 +102,17 @@ class ThrottlesExceptions:
         if known.last and not gave_up:
             self._change(store, key, lambda window: window.forget(known.last))
         return result
+
+    def holding(self, job: JobDefinition) -> HeldBack | None:
+        """Return whether too many have raised for a job to start. Raises `BackendUnavailable`."""
+        name, key = self._named(job)
+        wait = over_time.read(store_of(job), {key: self.limit})[key].wait()
+        return HeldBack("exceptions", f"{name} has raised {self.limit}", wait) if wait else None
+
+    def _named(self, job: JobDefinition) -> tuple[str, str]:
+        """Return the name of what is protected, and the key of its exceptions."""
+        name = over_time.name_of(self._name, job)
+        return name, f"exceptions:{name}:{self.limit.per:g}:{over_time.value_of(self._by, job)}"
 
     def _window(self, store: Store, key: str) -> LimitWindow:
         """Read the window; an empty one if the store does not answer, so that jobs run."""

@@ -11,7 +11,9 @@ from uuid import UUID
 from qframe.exceptions import InvalidJob, JobDefinitionError, QframeError
 from qframe.middleware import limits
 from qframe.middleware.base import store_of
+from qframe.middleware.holding import HeldBack
 from qframe.middleware.locks import Lock, age
+from qframe.payload.timing import lasting
 
 if TYPE_CHECKING:
     from qframe.contracts.job import Job
@@ -86,6 +88,21 @@ class WithoutOverlapping:
             delay = _delay(job, lock.holder or "") if self.release is None else self.release
             limits.put_back(job, delay, f"another job holds the lock {lock.name}")
         return None
+
+    def holding(self, job: JobDefinition) -> HeldBack | None:
+        """Return which job has the lock of this one. Raises `BackendUnavailable`."""
+        (holder,) = store_of(job).get(self.name_for(job))
+        reserved = job._reserved  # noqa: SLF001 (as in `__call__`)
+        if holder is None:
+            return None
+        uuid, _, number = holder.rpartition(":")[0].rpartition(":")
+        if reserved is not None and uuid == reserved.uuid:
+            return HeldBack(
+                "lock", f"its own attempt {number} has the lock still", self.lease, uuid
+            )
+        return HeldBack(
+            "lock", f"another job has had its lock for {lasting(age(holder))}", None, uuid
+        )
 
     def name_for(self, job: JobDefinition) -> str:
         """Return the name of a job's lock in the store.

@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
 from qframe import events
 from qframe.connection import Connection
@@ -94,6 +94,17 @@ class Wanted(BaseModel):
     """Why, for others to read."""
     maintenance: bool | None = None
     foreign: bool | None = None
+    _where: str = PrivateAttr("the page")
+
+    def by_api(self) -> Self:
+        """Notes that a program asks for it, by the API; returns itself."""
+        self._where = "the API"
+        return self
+
+    @property
+    def where(self) -> str:
+        """From where it is asked for, in words."""
+        return self._where
 
     @field_validator("connection", "queue", "uuids", "filter", "id")
     @classmethod
@@ -169,9 +180,9 @@ def _queue(board: Board, wanted: Wanted) -> tuple[Connection, str]:
     return connection, queue_name(wanted.queue or connection.default_queue)
 
 
-def _pause(board: Board, wanted: Wanted, _who: str) -> Done:
+def _pause(board: Board, wanted: Wanted, who: str) -> Done:
     connection, name = _queue(board, wanted)
-    queues.pause(connection, name, wanted.seconds)
+    queues.pause(connection, name, wanted.seconds, who=who, where=wanted.where)
     return Done(changed=1, text=f"paused {name} of {connection.name}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -139,6 +139,49 @@ class OneJob(BaseModel):
     """Secrets are stars, and what is encrypted stays so."""
 
 
+class Located(NamedTuple):
+    """Where one job is, and what is kept of it."""
+
+    status: JobStatus | None
+    record: FailedJob | None
+    running: RunsOn | None
+    home: Connection | None
+    """The connection where it waits."""
+    waiting: FilteredMessage | None
+    """Its message, or its place in the line of its group."""
+    is_sure: bool
+    """Whether it is certain that it waits nowhere else."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of it."""
+        return bool(self.status or self.record or self.running or self.waiting)
+
+
+def locate(
+    board: Board, uuid: str, connection: str = "", queue: str = "", seconds: float = _SEARCH
+) -> Located:
+    """Finds a job by its whole uuid; searches about so many seconds in each connection."""
+    status, record = _status(board, uuid), _record(board, uuid)
+    running = _running(board, uuid)
+    place, is_sure = (None, True) if record else _waiting(board, uuid, connection, queue, seconds)
+    may_be_in_line = status is None or status.state is State.WAITING
+    if may_be_in_line and not (record or place or running):
+        hint = queue or (status.queue if status else "")
+        place, all_looked_at = _in_line(board, uuid, connection, hint, seconds)
+        is_sure = is_sure and all_looked_at
+    home, waiting = place or (None, None)
+    return Located(status, record, running, home, waiting, is_sure)
+
+
+def whole_id(board: Board, part: str) -> str | None:
+    """Returns the one id of a failed, running or tracked job that begins or ends so.
+
+    Raises `AmbiguousId`.
+    """
+    return ids.whole(part, _ids(board)) if ids.may_be_part(part) else None
+
+
 def find(
     board: Board, uuid: str, connection: str = "", queue: str = ""
 ) -> tuple[OneJob | None, bool]:
@@ -149,17 +192,9 @@ def find(
     """
     if not uuid:
         return None, True
-    status, record = _status(board, uuid), _record(board, uuid)
-    running = _running(board, uuid)
-    place, is_sure = (None, True) if record else _waiting(board, uuid, connection, queue)
-    may_be_in_line = status is None or status.state is State.WAITING
-    if may_be_in_line and not (record or place or running):
-        hint = queue or (status.queue if status else "")
-        place, all_looked_at = _in_line(board, uuid, connection, hint)
-        is_sure = is_sure and all_looked_at
-    home, waiting = place or (None, None)
+    status, record, running, home, waiting, is_sure = locate(board, uuid, connection, queue)
     if not (status or record or running or waiting):
-        whole = ids.whole(uuid, _ids(board)) if ids.may_be_part(uuid) else None
+        whole = whole_id(board, uuid)
         return (None, is_sure) if whole is None else find(board, whole, connection, queue)
     payload = record.payload if record else waiting.payload if waiting else None
     message = {} if payload is None else _message(payload)
@@ -230,19 +265,23 @@ def _running(board: Board, uuid: str) -> RunsOn | None:
 
 
 def _waiting(
-    board: Board, uuid: str, name: str, queue: str
+    board: Board, uuid: str, name: str, queue: str, seconds: float
 ) -> tuple[tuple[Connection, FilteredMessage] | None, bool]:
     """Finds a job in the queue that a link names, or else in all queues."""
     able = [each for each in board.connections() if Capability.SEARCH in each.capabilities]
-    return _first(board, able, name, lambda each: each.look(uuid, queue or None, _SEARCH))
+    return _first(board, able, name, lambda each: each.look(uuid, queue or None, seconds))
 
 
 def _in_line(
-    board: Board, uuid: str, name: str, queue: str
+    board: Board, uuid: str, name: str, queue: str, seconds: float
 ) -> tuple[tuple[Connection, FilteredMessage] | None, bool]:
     """Finds a job that stands in the line of its group."""
     able = board.connections()
-    return _first(board, able, name, lambda each: each.look_in_line(uuid, queue or None, _SEARCH))
+
+    def look(each: Connection) -> tuple[LinedJob | None, bool]:
+        return each.look_in_line(uuid, queue or None, seconds)
+
+    return _first(board, able, name, look)
 
 
 def _first(

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from qframe import events
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
-from qframe.drivers.store import pause_key
+from qframe.contracts.step import Set, Step
+from qframe.drivers.store import pause_key, pause_note_key
 from qframe.features.group_lines import lines, waiting_queues
 from qframe.operations.activity import Activity
 from qframe.payload.text import one_line
@@ -39,6 +40,14 @@ class QueueState(BaseModel):
     """How many ended."""
     empty_in_seconds: float | None = None
     """When it is empty at these rates; None: never, or unknown."""
+
+
+class PauseNote(BaseModel):
+    """Who has paused a queue, beside the pause of the same moment."""
+
+    at: str
+    who: str = ""
+    where: str = ""
 
 
 class GroupState(BaseModel):
@@ -119,15 +128,35 @@ def _counted(connection: Connection, state: QueueState, activity: Activity | Non
     return state
 
 
-def pause(connection: Connection, queue: str = "", seconds: float | None = None) -> None:
-    """Stops workers from taking jobs of a queue, or of any; for some seconds, or until `resume`."""
-    connection.store.set(pause_key(connection.name, queue), f"{time.time():.3f}", seconds)
+def pause(
+    connection: Connection,
+    queue: str = "",
+    seconds: float | None = None,
+    *,
+    who: str = "",
+    where: str = "",
+) -> None:
+    """Stops workers from taking jobs of a queue, or of any; for some seconds, or until `resume`.
+
+    `who` does it, and from `where`, which `qframe why` tells.
+    """
+    at = f"{time.time():.3f}"
+    note = PauseNote(at=at, who=one_line(who, 100), where=where).model_dump_json()
+    connection.backend.apply(
+        Step(
+            None,
+            Set(pause_key(connection.name, queue), at, seconds),
+            Set(pause_note_key(connection.name, queue), note, seconds),
+        )
+    )
     events.fire(events.QueuePaused, connection.name, queue)
 
 
 def resume(connection: Connection, queue: str = "") -> None:
     """Undoes `pause`: of one queue, or, without a name, every pause there is."""
     store, key = connection.store, pause_key(connection.name, queue)
-    for each in (key, *([] if queue else store.keys(f"{key}:"))):
+    note = pause_note_key(connection.name, queue)
+    every = [] if queue else [*store.keys(f"{key}:"), *store.keys(note)]
+    for each in (key, note, *every):
         store.delete(each)
     events.fire(events.QueueResumed, connection.name, queue)

@@ -42,6 +42,8 @@ class WorkerState(BaseModel):
     """How many slots are free."""
     memory_mb: float
     qframe: str
+    version: str = ""
+    """Of the application; "" if it is unknown."""
     python: str
     started_at: str
     seen_seconds: float
@@ -130,6 +132,7 @@ def _state(entry: Entry, now: float) -> WorkerState:
         idle=max(0, entry.concurrency - len(entry.jobs)),
         memory_mb=round(entry.memory, 1),
         qframe=entry.qframe,
+        version=entry.version,
         python=entry.python,
         started_at=iso(entry.started_at),
         seen_seconds=max(0.0, now - entry.beat_at),

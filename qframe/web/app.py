@@ -276,7 +276,7 @@ class _Web:
     async def _act_api(self, request: Request) -> Response:
         name, grant = request.path_params["action"], grant_of(request)
         _check_allowed(grant, name)
-        wanted = Wanted.model_validate_json(await _body(request) or b"{}")
+        wanted = Wanted.model_validate_json(await _body(request) or b"{}").by_api()
         done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
         return JSONResponse(done.model_dump())
 

@@ -398,6 +398,7 @@ class Attempt:
         if end.refused:
             again = "%s; tried again in %g s, it may be newer than this worker"
             log.warning(again, end.remark, end.delay)
+            self.shared.refusals.note(self.name, end.remark)
         elif self.error is not None and outcome in {JobOutcome.DONE, JobOutcome.RELEASED}:
             log.error("%s had settled itself and then raised", job.name, exc_info=self.error)
         if outcome is not JobOutcome.DONE or events.JobProcessed.listeners:

@@ -136,7 +136,11 @@ class Loop:
         self._ends_by_itself = bool(options.once or options.max_time or options.max_jobs)
 
     def mark_version(self, version: str) -> None:
-        """Marks a deploy, once the backend answers, if this version is another one."""
+        """Names the version in the worker's entry, and marks a deploy if it is another one.
+
+        The mark is made once the backend answers.
+        """
+        self._presence.entry = self._presence.entry.model_copy(update={"version": version})
         if self._measuring is not None:
             self._measuring.version = version
 

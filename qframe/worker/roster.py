@@ -62,6 +62,8 @@ class Listed(BaseModel):
     started_at: float
     beat_at: float = 0.0
     qframe: str = ""
+    version: str = ""
+    """Of the application; "" if it is unknown."""
     python: str = ""
     concurrency: int = 1
     """How many jobs the worker, or each worker of the pool, runs at once."""

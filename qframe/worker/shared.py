@@ -26,6 +26,7 @@ from qframe.worker.lifespan import Lifespan
 from qframe.worker.limits import Limits
 from qframe.worker.options import WorkerOptions
 from qframe.worker.pool.scoreboard import JobScore, WorkerScore
+from qframe.worker.refusals import RefusalNotes
 from qframe.worker.settler import Settler
 from qframe.worker.signals import Signals
 from qframe.worker.watchdog import Watchdog
@@ -106,6 +107,7 @@ class Shared:
         self.watchdog = Watchdog(enabled=signals.on_main_thread and not options.isolate)
         self.watch: Callable[[float], object] = self.watchdog.cover
         """Ends the process if a handler has not ended in so many seconds."""
+        self.refusals = RefusalNotes(connection.store, connection.name)
         self._reported: WeakSet[ReservedJob] = WeakSet()
         self.heartbeat = heartbeat or Heartbeat(threaded=False)
         self.heartbeat.add(self.leases.every, self.leases.look)

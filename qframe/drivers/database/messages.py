@@ -158,7 +158,7 @@ class Messages:
             statement = self._sql.search_within
             values |= {"low": within.first, "high": within.end}
         return [
-            Found(queue, as_bytes(raw), _place(due, end, bool(held), now), row)
+            _found(queue, raw, due, end, row, held=bool(held), now=now)
             for row, raw, due, end, held in session.run(statement, **values).fetchall()
         ]
 
@@ -184,7 +184,7 @@ class Messages:
             rows = self._page(session, queue, place, limit + 1, after)
         now = session.now
         found = [
-            Found(queue, as_bytes(raw), _place(due, end, bool(held), now), id_, at=_second(due))
+            _found(queue, raw, due, end, id_, held=bool(held), now=now)
             for id_, raw, due, end, held in rows[:limit]
         ]
         last = rows[limit - 1] if len(rows) > limit else None
@@ -539,6 +539,14 @@ def _token() -> str:
 
 def _second(due: int) -> float | None:
     return moment(due) / SECOND if due < NEVER else None
+
+
+def _found(
+    queue: str, raw: str | bytes, due: int, end: int | None, row: int, *, held: bool, now: int
+) -> Found:
+    """Return a row as a search shows it."""
+    ends = None if end is None else end / SECOND
+    return Found(queue, as_bytes(raw), _place(due, end, held, now), row, _second(due), ends)
 
 
 def _place(due: int, end: int | None, held: bool, now: int) -> Place:

@@ -344,7 +344,11 @@ class MemoryBackend(Backend):
         with guarded, self._lock:
             there = self._in(queue, within)
             found = [message for message in there if text in message.raw][:limit]
-            return [Found(queue, each.raw, each.place, each) for each in found if each.place]
+            return [
+                Found(queue, each.raw, each.place, each, self._due(each), self._lease_end(each))
+                for each in found
+                if each.place
+            ]
 
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         held = {Place.HELD} if place is Place.RUNNING else set()
@@ -354,7 +358,7 @@ class MemoryBackend(Backend):
             if place is Place.READY:
                 there = self._ready(queue)
             found = [
-                Found(queue, each.raw, each.place, each, self._due(each))
+                Found(queue, each.raw, each.place, each, self._due(each), self._lease_end(each))
                 for each in there[first : first + limit]
                 if each.place
             ]
@@ -373,6 +377,11 @@ class MemoryBackend(Backend):
 
     def _due(self, message: Message) -> float | None:
         if message.place is not Place.DELAYED:
+            return None
+        return time.time() + message.order[0] - self.clock()
+
+    def _lease_end(self, message: Message) -> float | None:
+        if message.place not in {Place.HELD, Place.RUNNING}:
             return None
         return time.time() + message.order[0] - self.clock()
 

@@ -454,7 +454,7 @@ class RedisBackend(RedisFacts, Backend):
                     raw = message.read(stored, b"")[0]
                     if text in raw:
                         place = _place(keys, key, score)
-                        found.append(Found(queue, raw, place, stored))
+                        found.append(Found(queue, raw, place, stored, *_moments(place, score)))
         return found[:limit]
 
     def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:
@@ -474,7 +474,7 @@ class RedisBackend(RedisFacts, Backend):
                 message.read(stored, b"")[0],
                 _place(keys, key, score),
                 stored,
-                float(score) if place is Place.DELAYED else None,
+                *_moments(_place(keys, key, score), score),
             )
             for key, stored, score in rows[:limit]
         ]
@@ -620,6 +620,13 @@ def _starts_elsewhere(jobs: Sequence[RedisJob], connection: RedisConnection) -> 
             sent.was_repeated = True
             starts.append(sent.command)
     return starts
+
+
+def _moments(place: Place, score: bytes) -> tuple[float | None, float | None]:
+    """Return when a message is due, and when its lease ends."""
+    if place is Place.DELAYED:
+        return float(score), None
+    return None, float(score) if place in {Place.RUNNING, Place.HELD} else None
 
 
 def _place(keys: QueueKeys, key: str, score: bytes) -> Place:

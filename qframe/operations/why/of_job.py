@@ -1,0 +1,160 @@
+"""OfJob: all reasons why one job does not run, wherever it is."""
+
+from __future__ import annotations
+
+import time
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.contracts.browsing import Place
+from qframe.exceptions import BackendUnavailable
+from qframe.operations import one_job
+from qframe.operations.board import Board
+from qframe.operations.jobs import FilteredMessage
+from qframe.operations.one_job import Located
+from qframe.operations.running import RunsOn
+from qframe.operations.why import before, ended, of_queue, takers, turn, waits
+from qframe.operations.why.look import ConnectionLook
+from qframe.operations.why.reason import Explanation, Reasons
+from qframe.payload.text import one_line
+
+_SEARCH = 1.5
+"""Seconds for which a job is searched in each connection, if its id does not tell its place."""
+_AGAIN = 3
+"""So often a job is read anew that moved while it was read."""
+
+
+def explain(
+    board: Board, uuid: str, found: Located, at: float, connection: str = "", *, imports: bool
+) -> Explanation:
+    """Returns why a job does not run that was located at a moment.
+
+    If it moves meanwhile, it is read again: what is said holds at one moment.
+    """
+    for _ in range(_AGAIN):
+        made = _explained(board, uuid, found, at, imports=imports)
+        seen, at = found, time.time()
+        found = _once_more(board, uuid, made, connection)
+        if _place(found) == _place(seen):
+            return made
+        if not found.is_known:
+            return _gone(made, at)
+    made = _explained(board, uuid, found, at, imports=imports)
+    made.unknown.append("it moves so fast that it may be elsewhere by now")
+    return made
+
+
+def locate(board: Board, uuid: str, connection: str = "", queue: str = "") -> Located:
+    """Finds a job; searches for longer than a page does."""
+    return one_job.locate(board, uuid, connection, queue, _SEARCH)
+
+
+def _once_more(board: Board, uuid: str, made: Explanation, connection: str) -> Located:
+    """Looks for the job where it was, then everywhere."""
+    board.forget("workers")
+    found = locate(board, uuid, made.connection, made.queue)
+    return found if found.is_known else locate(board, uuid, connection)
+
+
+def _gone(made: Explanation, at: float) -> Explanation:
+    """Returns what it means that a job is not there any more, which was a moment before."""
+    why = Reasons()
+    text = f"it was {made.state} when this was read first, and is gone now: it is done, or removed"
+    why.add("ended", text, at)
+    where = {"connection": made.connection, "queue": made.queue}
+    return why.explained("job", "gone", uuid=made.uuid, job=made.job, **where)
+
+
+def _place(found: Located) -> tuple[object, ...]:
+    """Returns what changes if a job moves."""
+    waiting, run, status = found.waiting, found.running, found.status
+    return (
+        found.record is not None,
+        None if run is None else (run.worker, run.attempt),
+        None if waiting is None else (waiting.queue, waiting.state),
+        None if status is None else status.state,
+    )
+
+
+def _explained(board: Board, uuid: str, found: Located, at: float, *, imports: bool) -> Explanation:
+    why = Reasons()
+    where = found.record or found.waiting or found.running or found.status
+    name = "" if where is None else where.job if isinstance(where, RunsOn) else where.name
+    home = found.home or _connection(board, "" if where is None else where.connection)
+    look = None if home is None else ConnectionLook(board, home, imports=imports)
+    queue = "" if where is None else where.queue
+    state = "not there"
+    if found.record is not None:
+        state = "failed"
+        ended.failed(found.record, look, at, why)
+    elif found.running is not None:
+        state = "running"
+        ended.runs(found.running, at, why)
+    elif found.waiting is not None and look is not None:
+        state = found.waiting.state
+        _waits(look, found.waiting, at, why)
+    elif found.status is not None and look is not None:
+        state = found.status.state.value.lower()
+        ended.status(found.status, look, at, why)
+        if not found.status.is_final and Capability.SEARCH not in look.able:
+            _unsearched(look, found.status.queue, why)
+    return why.explained(
+        "job",
+        state,
+        uuid=uuid,
+        job=one_line(name, 200),
+        connection="" if home is None else home.name,
+        queue=queue,
+    )
+
+
+def _waits(look: ConnectionLook, job: FilteredMessage, at: float, why: Reasons) -> None:
+    place = None if job.found is None else job.found.place
+    if place in {Place.RUNNING, Place.HELD}:
+        ended.leased(look, job, at, why)
+        return
+    waits.explain(look, job, why, at)
+    if place is Place.BURIED:
+        return
+    of_queue.held_up(look, job.queue, why, is_ready=place is Place.READY)
+    if place is Place.READY:
+        turn.explain(look, job.queue, job.uuid, why)
+        if not why.has("paused", "no worker", "quiet", "busy", "limit", "order", "turn"):
+            count = len(takers.alive(look, job.queue))
+            why.add("ready", f"nothing holds it up: {count} workers take {job.queue}", at)
+
+
+def _unsearched(look: ConnectionLook, queue: str, why: Reasons) -> None:
+    """Says of a job that cannot be found what holds its queue up."""
+    why.cannot_know(
+        f"{look.name} cannot be searched: whether it is there still, and where in its queue"
+    )
+    of_queue.held_up(look, queue, why, is_ready=True)
+
+
+def nothing(board: Board, uuid: str, found: Located, *, imports: bool) -> Explanation:
+    """Returns what it means that no queue, worker, record or status has a job."""
+    why, at, names = Reasons(), time.time(), list[str]()
+    for connection in board.connections():
+        look = ConnectionLook(board, connection, imports=imports)
+        try:
+            kept = before.find(look, uuid, why)
+            if kept is not None:
+                before.explain(look, uuid, kept, why)
+                return why.explained("job", "not pushed yet", uuid=uuid, connection=connection.name)
+            before.outbox(look, why)
+            if Capability.SEARCH not in look.able:
+                why.cannot_know(
+                    f"{look.name} cannot be searched: an untracked job may wait or run there"
+                )
+            ended.elsewhere(look, "", why)
+        except BackendUnavailable:
+            continue  # the board names it
+        names.append(connection.name)
+    silent = {name: text for name, text in board.silent.items() if name not in names}
+    ended.absent(uuid, names or ["no connection"], at, why, is_sure=found.is_sure, silent=silent)
+    return why.explained("nothing", "not there", uuid=uuid)
+
+
+def _connection(board: Board, name: str) -> Connection | None:
+    return next((each for each in board.connections() if each.name == name), None)
