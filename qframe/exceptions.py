@@ -102,6 +102,11 @@ class UnknownJob(QframeError, LookupError):
 class InvalidArguments(QframeError, ValueError):
     """The data in a payload does not fit the fields of the job class as deployed here."""
 
+    fields: tuple[str, ...] = ()
+    """The fields that do not fit, if it is known."""
+    is_lack = False
+    """Whether these have no value, and all others fit."""
+
 
 class InvalidSignature(QframeError, ValueError):
     """A payload has no valid signature, by a key configured here, for its queue."""

@@ -11,17 +11,27 @@ import typer
 from qframe import config as configuration
 from qframe.alerts import channels
 from qframe.console.connections import configured
+from qframe.console.numbers import MANY, whole
 from qframe.console.options import Config, ConnectionOption, Json
+from qframe.console.payloads import lines_of
 from qframe.console.place import hint, origin_fields
 from qframe.console.text import print_error, print_json, say
 from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
-from qframe.operations import forecast, names, unsafe
+from qframe.operations import forecast, names, payloads, unsafe
 from qframe.payload import encryption
 from qframe.schedules.definition import Schedule
 from qframe.schedules.schedulers import load
 
+Payloads = Annotated[
+    bool, typer.Option("--payloads", help="Also check all stored jobs with the code here.")
+]
+AtMost = Annotated[
+    int, whole(MANY, "--at-most", help="Read so many jobs of each queue and place; 0: all.")
+]
+NoFailed = Annotated[bool, typer.Option("--without-failed", help="Leave out the failed jobs.")]
+_NOT_CHECKED = ("payloads not checked, as the jobs cannot be imported",)
 _ABROAD = "sqs"
 """The built-in connection to servers of others, with whatever credentials are around."""
 _TOML = """\
@@ -98,7 +108,13 @@ def key() -> None:
 
 
 def check(
-    *, connection: ConnectionOption = None, as_json: Json = False, config: Config = None
+    *,
+    connection: ConnectionOption = None,
+    with_payloads: Payloads = False,
+    at_most: AtMost = 0,
+    without_failed: NoFailed = False,
+    as_json: Json = False,
+    config: Config = None,
 ) -> int:
     """Check the configuration, its safety, and the backends.
 
@@ -106,9 +122,16 @@ def check(
     or a schedule is wrong. A built-in connection that nobody configured may be down, or lack its
     package; that to AWS is not asked at all.
 
+    With --payloads it also makes each job that waits, is delayed, failed, scheduled or kept, as its
+    start would with the code here, and exits 1 if one cannot be run. It reserves and changes
+    nothing: run it with the new code before a deploy.
+
       qframe check
       qframe check --config /etc/app/qframe.toml --json
+      qframe check --payloads --without-failed
     """
+    if not with_payloads and (at_most or without_failed):
+        raise ConfigurationError("--at-most and --without-failed are for --payloads")
     queues = configured(config)
     if connection is not None:
         queues.settings.connection(connection)  # raises for an unknown one
@@ -122,27 +145,50 @@ def check(
     except ConfigurationError as error:
         trouble = str(error)
     rows = [_checked(queues, name, is_named=name == connection) for name in wanted]
+    found = None
+    if with_payloads and not trouble:
+        found = payloads.check(queues, connection, at_most=at_most, failed=not without_failed)
     if as_json:
-        settings = queues.settings
-        facts = {"root": str(settings.root), **origin_fields(settings.origin)}
-        facts |= {"ignored": [str(each) for each in settings.origin.ignored()]}
-        facts |= {"connections": rows, "jobs": trouble or "ok"}
-        bounds = {name: of.model_dump() for name, of in queues.settings.queues.items()}
-        alerts: dict[str, Any] = {}
-        if queues.settings.alerts.rules:
-            alerts["rules"] = queues.settings.alerts.rules
-            alerts["told"] = channels.by_name(queues.settings.alerts)
-        more = {"queues": bounds, "alerts": alerts, "schedules": len(planned)}
-        more["note"] = hint(settings.root, "work")
-        print_json(facts | {key: value for key, value in more.items() if value})
+        print_json(_facts(queues, rows, trouble, planned, found))
     else:
         _print(queues, rows, trouble)
-        if planned:
-            say(f"schedules {len(planned)}")
-        for each in planned:
-            for warning in unsafe.of_schedule(each):
-                say(f"warning  {warning.about}: {warning.text}")
-    return int(bool(trouble) or any(row["error"] for row in rows))
+        _print_schedules(planned)
+        for line in _NOT_CHECKED if found is None else lines_of(found):
+            if with_payloads:
+                say(line)
+    is_good = found is None or found.is_good
+    return int(bool(trouble) or any(row["error"] for row in rows) or not is_good)
+
+
+def _facts(
+    queues: QueueManager,
+    rows: list[dict[str, Any]],
+    trouble: str,
+    planned: list[Schedule],
+    found: payloads.PayloadCheck | None,
+) -> dict[str, Any]:
+    """Returns what `--json` prints."""
+    settings = queues.settings
+    facts = {"root": str(settings.root), **origin_fields(settings.origin)}
+    facts |= {"ignored": [str(each) for each in settings.origin.ignored()]}
+    facts |= {"connections": rows, "jobs": trouble or "ok"}
+    bounds = {name: of.model_dump() for name, of in queues.settings.queues.items()}
+    alerts: dict[str, Any] = {}
+    if queues.settings.alerts.rules:
+        alerts["rules"] = queues.settings.alerts.rules
+        alerts["told"] = channels.by_name(queues.settings.alerts)
+    more = {"queues": bounds, "alerts": alerts, "schedules": len(planned)}
+    more["note"] = hint(settings.root, "work")
+    more["payloads"] = None if found is None else found.model_dump()
+    return facts | {key: value for key, value in more.items() if value}
+
+
+def _print_schedules(planned: list[Schedule]) -> None:
+    if planned:
+        say(f"schedules {len(planned)}")
+    for each in planned:
+        for warning in unsafe.of_schedule(each):
+            say(f"warning  {warning.about}: {warning.text}")
 
 
 def _checked(queues: QueueManager, name: str, *, is_named: bool) -> dict[str, Any]:

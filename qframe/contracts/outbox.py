@@ -83,6 +83,10 @@ class Outbox(ABC):
         """Return the backlog of each connection."""
 
     @abstractmethod
+    def look(self, after: int = 0, limit: int = 20) -> list[tuple[int, str, str]]:
+        """Return rows behind the id `after`: id, connection and text; also those set aside."""
+
+    @abstractmethod
     def retry(self) -> int:
         """Make all rows that were set aside wait again, in their old order. Returns how many."""
 

@@ -489,7 +489,11 @@ class JobDefinition(Options, Durable, Returns):
         if other is not None:
             with contextlib.suppress(ValidationError):
                 return cls._validated(other)
-        raise InvalidArguments(f"{cls.__name__}: {cls._first_fault(error)}") from None
+        misfit = InvalidArguments(f"{cls.__name__}: {cls._first_fault(error)}")
+        faults = error.errors(include_url=False, include_input=False, include_context=False)
+        misfit.fields = tuple(dict.fromkeys(str(each["loc"][0]) for each in faults if each["loc"]))
+        misfit.is_lack = all(e["type"] == "missing" and len(e["loc"]) == 1 for e in faults)
+        raise misfit from None
 
     @classmethod
     def _validated(cls, data: dict[str, Any]) -> Self:

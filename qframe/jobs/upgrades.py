@@ -29,7 +29,8 @@ def version_of(cls: JobClass) -> int | None:
     A field may be called `version` as well: such a class has no versions. Raises
     `JobDefinitionError` for an `upgrade` that could not be called.
     """
-    version: int | None = None if _OPTION in cls.field_names() else getattr(cls, _OPTION, None)
+    has_field = _OPTION in cls.__pydantic_fields__  # `field_names` has the ClassVars, too
+    version: int | None = None if has_field else getattr(cls, _OPTION, None)
     upgrade = inspect.getattr_static(cls, _METHOD, None)
     is_ours = isinstance(upgrade, staticmethod | classmethod)
     if version is not None and inspect.isfunction(upgrade):
@@ -40,7 +41,7 @@ def version_of(cls: JobClass) -> int | None:
     if not is_ours:
         return version
     if version is None:
-        why = "a field is called version" if _OPTION in cls.field_names() else "it has no version"
+        why = "a field is called version" if has_field else "it has no version"
         raise JobDefinitionError(
             f"{cls.__name__}.upgrade is never called, as {why}: set version = 1 without an "
             "annotation, and raise it with each change of the fields"

@@ -154,3 +154,35 @@ def test_check_shows_no_password(shop: Shop) -> None:
         said = shop.run(*arguments)
         assert said.code == 1
         assert "hunter2" not in said.out + said.err
+
+
+def test_check_payloads_tries_what_is_stored_and_changes_nothing(shop: Shop) -> None:
+    shop.run("dispatch", "shop.Order", '{"number": 7}')
+    shop.run("dispatch", "shop.Order", '{"number": 8}', "--delay", "3600")
+    command = ("check", "--payloads", "--connection", "database")
+    checked = shop.run(*command)
+    assert (checked.code, checked.lines[-1]) == (0, "payloads 2 payloads read")
+    shop.write(
+        "shop.py", (shop.root / "shop.py").read_text().replace("note: str = ''", "carrier: str")
+    )
+    sys.modules.pop("shop", None)
+    checked = shop.run(*command)
+    assert checked.code == 1
+    (failed,) = [line for line in checked.lines if line.startswith("FAIL")]
+    assert failed.startswith("FAIL     2 of shop.Order lack `carrier` (due until ")
+    assert failed.endswith(" UTC): 1 ready in database:default, 1 delayed in database:default")
+    found = shop.run(*command, "--json").rows["payloads"]
+    assert (found["read"], found["troubles"][0]["count"]) == (2, 2)
+    assert shop.queue.size("default") == 2
+
+
+def test_the_options_of_check_payloads_need_it(shop: Shop) -> None:
+    assert "are for --payloads" in shop.run("check", "--at-most", "5").only()
+    assert shop.run("check", "--without-failed").code == 2
+
+
+def test_check_payloads_says_if_the_jobs_cannot_be_imported(shop: Shop) -> None:
+    shop.write("qframe.toml", 'jobs = ["nowhere"]')
+    checked = shop.run("check", "--payloads")
+    assert checked.code == 1
+    assert checked.lines[-1] == "payloads not checked, as the jobs cannot be imported"

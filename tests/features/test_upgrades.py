@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -45,7 +45,7 @@ class Ship(Queueable):
 class Hidden(Queueable):
     text: str
     encrypted = True
-    version = 2
+    version: ClassVar[int] = 2
 
     @staticmethod
     def upgrade(data: dict[str, Any], version: int) -> dict[str, Any]:

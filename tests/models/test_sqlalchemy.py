@@ -37,6 +37,7 @@ from qframe.config import load
 from qframe.hooks import of_process
 from qframe.manager import use
 from qframe.models import ModelKey
+from qframe.operations import payloads
 from qframe.operations.jobs import shown_payload
 from qframe.payload import envelope
 from qframe.testing import drain, fake, run
@@ -299,3 +300,12 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     file = tmp_path / "models_page.py"
     file.write_text(code)
     runpy.run_path(str(file), run_name=file.stem)["engine"].dispose()
+
+
+def test_a_check_of_stored_payloads_loads_no_row(
+    queues: QueueManager, ann: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatch(Greet(user=ann)).send()
+    monkeypatch.setattr(of_process, "sessions", None)  # a row could not be loaded
+    found = payloads.check(queues)
+    assert (found.read, found.is_good, found.left_out) == (1, True, {})

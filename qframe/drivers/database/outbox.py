@@ -107,6 +107,11 @@ class DatabaseOutbox(Outbox):
                 found[connection] = lag
         return [found[name] for name in sorted(found)]
 
+    def look(self, after: int = 0, limit: int = 20) -> list[tuple[int, str, str]]:
+        with self.database.session() as session:
+            rows = session.run(self._sql.look, after=after, limit=limit).fetchall()
+            return [(int(row), str(name), self._sql.text(step)) for row, name, step in rows]
+
     def retry(self) -> int:
         with self.database.session() as session:
             session.begin()
@@ -146,6 +151,8 @@ class _OutboxStatements:
         self.delete = make(table.delete().where(this))
         noted = {"tries": c.tries + literal_column("1"), **params("error", "aside")}
         self.note = make(table.update().values(noted).where(this))
+        each = select(c.id, c.connection, c.step).where(c.id > param("after"))
+        self.look = make(each.order_by(c.id).limit(param("limit")))
         counted = select(c.connection, c.aside, func.count(), func.min(c.created_at))
         self.lags = make(counted.group_by(c.connection, c.aside))
         set_aside = c.aside == literal_column("1")
