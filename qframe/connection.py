@@ -628,6 +628,8 @@ class BulkPush:
         self._planned: list[tuple[Pushing, Plan]] = []
         """Jobs with features, each in its own step, in the same exchange."""
         self._pushed_jobs: list[tuple[Dispatchable, Pushing]] = []
+        self.later: Iterator[float] | None = None
+        """By how many seconds each job is delayed besides its own delay; None: by none."""
 
     def add(self, job: Dispatchable) -> str:
         """Build the payload of a job, call listeners and add it. Returns its id."""
@@ -637,7 +639,10 @@ class BulkPush:
         """As `add`, returning the job to push."""
         connection = self.connection
         made = connection.envelope(job)
-        pushing = connection.pushing(job, made, self.queue, timing.seconds_until(job.delay))
+        delay = timing.seconds_until(job.delay)
+        if self.later is not None:
+            delay += next(self.later)
+        pushing = connection.pushing(job, made, self.queue, delay)
         if pushing.queue not in self._queues:
             connection.backend.check_queue(pushing.queue)
             self._queues.add(pushing.queue)
@@ -691,42 +696,47 @@ class OneByOne(BulkPush):
 
     def __init__(self, connection: Connection, queue: str | None) -> None:
         super().__init__(connection, queue)
-        self._made: list[tuple[Dispatchable, Envelope]] = []
+        self._made: list[tuple[Dispatchable, Envelope, float]] = []
 
     def add(self, job: Dispatchable) -> str:
         """Build the payload of a job and add it. Returns its id."""
         made = self.connection.envelope(job)
-        self._made.append((job, made))
+        self._made.append((job, made, 0.0 if self.later is None else next(self.later)))
         return made.uuid
 
     def push(self) -> dict[str, str]:
         """Push the jobs. Returns, by id, the id of each, or of the job in the way."""
         push, queue = self.connection.push_envelope, self.queue
         return {
-            made.uuid: push(job, made, queue, timing.seconds_until(job.delay))
-            for job, made in self._made
+            made.uuid: push(job, made, queue, timing.seconds_until(job.delay) + later)
+            for job, made, later in self._made
         }
 
 
 def push_together(
-    jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None
+    jobs: Iterable[tuple[Connection, Dispatchable]],
+    queue: str | None,
+    later: Iterator[float] | None = None,
 ) -> list[JobId[Any]]:
     """Push jobs, those of each connection together, after building all payloads. Returns their ids.
 
-    For a duplicate, that is the id of the job already queued.
+    For a duplicate, that is the id of the job already queued. `later` has seconds for each job, by
+    which it is delayed besides its own delay.
     """
     tracing = active.tracing
     if tracing is None:
-        return _push_together(jobs, queue)
+        return _push_together(jobs, queue, later)
     placed = [*jobs]
     if not placed:
         return []
     with tracing.sending(placed[0][0], many=True):
-        return _push_together(placed, queue)
+        return _push_together(placed, queue, later)
 
 
 def _push_together(
-    jobs: Iterable[tuple[Connection, Dispatchable]], queue: str | None
+    jobs: Iterable[tuple[Connection, Dispatchable]],
+    queue: str | None,
+    later: Iterator[float] | None,
 ) -> list[JobId[Any]]:
     uuids: list[str] = []
     classes: list[type[Any]] = []
@@ -735,6 +745,7 @@ def _push_together(
         bulk = gathered.get(connection)
         if bulk is None:
             bulk = gathered[connection] = connection.gather(queue)
+            bulk.later = later
         uuids.append(bulk.add(job))
         classes.append(type(job))
     others: dict[str, str] = {}

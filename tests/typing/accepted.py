@@ -237,6 +237,7 @@ async def ask(id_: str) -> JobStatus | None:
 
 def block(id_: str) -> JobStatus | None:
     assert_type(bulk([SendWelcome(user_id=7)]), list[JobId[None]])
+    assert_type(bulk([SendWelcome(user_id=7)], spread=timedelta(hours=1)), list[JobId[None]])
     assert_type(bulk(WithMethods(user_id=each) for each in range(3)), list[JobId[int]])
     assert_type(wait_for(bulk([later.job(1), later.job(2)])[0], 5).result, str)
     assert_type(chain([SendWelcome(user_id=7)]).dispatch(), str)
