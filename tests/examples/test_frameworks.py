@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support import requests
 from tests.support.process import Process, wait_for
 from tests.support.projects import DatabaseProject
 from tests.support.server_process import free_port
@@ -47,7 +48,7 @@ def serve(project: DatabaseProject, kind: str, *arguments: object) -> tuple[str,
 
     def answers() -> bool:
         try:
-            return httpx2.get(f"{address}/queues/healthz").text == "ok\n"
+            return requests.get(f"{address}/queues/healthz").text == "ok\n"
         except httpx2.HTTPError:
             return False
 
@@ -58,27 +59,27 @@ def serve(project: DatabaseProject, kind: str, *arguments: object) -> tuple[str,
 def test_fastapi_answers_and_a_worker_does_the_work(project: DatabaseProject) -> None:
     address, _ = serve(project, "fastapi")
     kind = {"Content-Type": "application/octet-stream"}
-    said = httpx2.post(f"{address}/files", content=b"hello", headers=kind)
+    said = requests.post(f"{address}/files", content=b"hello", headers=kind)
     assert said.status_code == 202, said.text
     url = f"{address}/files/{said.json()['file']}"
-    wait_for(lambda: httpx2.get(url).status_code == 200, "the digest")
-    assert httpx2.get(url).json()["sha256"].startswith("2cf24dba5fb0a30e26e8")
-    assert "/queues" not in httpx2.get(f"{address}/openapi.json").text
+    wait_for(lambda: requests.get(url).status_code == 200, "the digest")
+    assert requests.get(url).json()["sha256"].startswith("2cf24dba5fb0a30e26e8")
+    assert "/queues" not in requests.get(f"{address}/openapi.json").text
     looks_right(address, "database:uploads")
-    with httpx2.stream("GET", f"{address}/queues/live?page=/queues", headers=ADMIN) as stream:
+    with requests.stream("GET", f"{address}/queues/live?page=/queues", headers=ADMIN) as stream:
         assert "database:uploads" in next(each for each in stream.iter_lines() if "data:" in each)
 
 
 @pytest.mark.slow
 def test_flask_answers_and_a_worker_does_the_work(project: DatabaseProject) -> None:
     address, _ = serve(project, "flask")
-    said = httpx2.post(f"{address}/texts", content=b"to be or not to be")
+    said = requests.post(f"{address}/texts", content=b"to be or not to be")
     assert said.status_code == 202, said.text
     url = f"{address}/texts/{said.json()['text']}"
-    wait_for(lambda: httpx2.get(url).status_code == 200, "the counts")
-    assert httpx2.get(url).text == "2 to\n2 be\n1 or\n1 not\n"
-    assert httpx2.post(f"{address}/sign-in", data={"key": "guessed"}).status_code == 403
-    signed = httpx2.post(f"{address}/sign-in", data={"key": "letmein"})
+    wait_for(lambda: requests.get(url).status_code == 200, "the counts")
+    assert requests.get(url).text == "2 to\n2 be\n1 or\n1 not\n"
+    assert requests.post(f"{address}/sign-in", data={"key": "guessed"}).status_code == 403
+    signed = requests.post(f"{address}/sign-in", data={"key": "letmein"})
     cookie = signed.headers["Set-Cookie"].partition(";")[0]
     looks_right(address, "database:texts", signed={"Cookie": cookie})
 
@@ -88,10 +89,10 @@ def looks_right(
 ) -> None:
     """Fail unless the page is closed to strangers, under its prefix, and acts."""
     page = f"{address}/queues"
-    assert httpx2.get(f"{page}/").status_code == 403
+    assert requests.get(f"{page}/").status_code == 403
     seen: set[str] = set()
     for path in ("/", "/queues", "/failed", "/workers"):
-        said = httpx2.get(page + path, headers=signed)
+        said = requests.get(page + path, headers=signed)
         assert said.status_code == 200, said.text
         seen.update(re.findall(r'(?:href|src|action|data-live)="(/[^"]*)"', said.text))
     assert {each for each in seen if not each.startswith(f"{prefix}/")} == set()
@@ -99,20 +100,20 @@ def looks_right(
     for link in seen:
         if "/static/" in link:
             assert (
-                httpx2.get(
+                requests.get(
                     address + html.unescape(link).removeprefix(own), headers=signed
                 ).status_code
                 == 200
             )
     connection, _, name = queue.partition(":")
     form: dict[str, Any] = {"connection": connection, "queue": name, "back": "/queues"}
-    refused = httpx2.post(f"{page}/actions/pause", data=form, headers=signed)
+    refused = requests.post(f"{page}/actions/pause", data=form, headers=signed)
     assert refused.status_code == 403
-    done = httpx2.post(
+    done = requests.post(
         f"{page}/actions/pause", data=form, headers={**signed, "Sec-Fetch-Site": "same-origin"}
     )
     assert done.headers["location"].startswith(f"{prefix}/queues?said=paused")
-    states = httpx2.get(f"{page}/api/v1/queues", headers=signed).json()["queues"]
+    states = requests.get(f"{page}/api/v1/queues", headers=signed).json()["queues"]
     assert [each["paused"] for each in states if each["queue"] == name] == [True]
 
 

@@ -30,6 +30,7 @@ from qframe.web import access, app
 from qframe.web.access import LockedOut, Passwords
 from qframe.web.api import ENDPOINTS
 from qframe.web.pages import PAGES
+from tests.support import requests
 from tests.support.marks import slow
 from tests.support.process import Project
 from tests.web.conftest import FROM_HERE, Site
@@ -202,7 +203,7 @@ def test_a_forged_address_does_not_make_a_new_guesser(plain: Project) -> None:
     for number in range(access.TRIES + 3):
         forged = {"X-Forwarded-For": f"10.0.0.{number}", "X-Real-IP": f"10.0.0.{number}"}
         forged["Forwarded"] = f"for=10.0.0.{number}"
-        said = httpx2.get(address, auth=("me", f"wrong {number}"), headers=forged)
+        said = requests.get(address, auth=("me", f"wrong {number}"), headers=forged)
         codes.append(said.status_code)
     assert codes == [401] * access.TRIES + [429] * 3
 
@@ -226,7 +227,7 @@ def test_half_requests_keep_nobody_out(plain: Project) -> None:
                     b"POST /actions/pause HTTP/1.1\r\nHost: localhost\r\n"
                     b"Sec-Fetch-Site: same-origin\r\nContent-Length: 100\r\n\r\nqueue"
                 )
-        assert httpx2.get(f"{address}/queues", timeout=60).status_code == 200
+        assert requests.get(f"{address}/queues").status_code == 200
         huge = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1_000_000
         with socket.create_connection(("127.0.0.1", port), 5) as one:
             try:

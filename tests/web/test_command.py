@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from tests.conftest import settings_of
+from tests.support import requests
 from tests.support.process import Process, Project, wait_for
 from tests.support.projects import DatabaseProject, RedisProject
 from tests.web.conftest import bulk_page
@@ -69,7 +70,7 @@ def address_of(process: Process) -> str:
 
     def answers() -> bool:
         try:
-            return httpx2.get(f"{address}/healthz").text == "ok\n"
+            return requests.get(f"{address}/healthz").text == "ok\n"
         except httpx2.HTTPError:
             return False
 
@@ -86,26 +87,26 @@ def test_it_shows_and_does_what_real_workers_see(project: Project) -> None:
     address = address_of(page)
 
     def told(path: str) -> Any:
-        return httpx2.get(f"{address}/api/v1/{path}").json()
+        return requests.get(f"{address}/api/v1/{path}").json()
 
     (found,) = wait_for(lambda: told("workers")["workers"], "the worker")
     assert (found["pid"], found["concurrency"]) == (worker.pid, 2)
     wait_for(lambda: told("overview")["failed"] == 3, "the failures")
     running = wait_for(lambda: told("workers")["workers"][0]["jobs"], "the job that runs")
     uuid = running[0]["uuid"]
-    assert "Slow" in httpx2.get(f"{address}/jobs/{uuid}").text
-    assert "bad *" in httpx2.get(f"{address}/failed").text
+    assert "Slow" in requests.get(f"{address}/jobs/{uuid}").text
+    assert "bad *" in requests.get(f"{address}/failed").text
     (state,) = wait_for(
         lambda: [each for each in told("classes")["classes"] if each["failed"] == 3], "the counts"
     )
     assert state["run_p95"] < 60
     cause = told("causes")["causes"][0]["cause"]
     form = {"cause": cause, "back": "/failed"}
-    done = httpx2.post(f"{address}/actions/retry", data=form, headers=FROM_HERE)
+    done = requests.post(f"{address}/actions/retry", data=form, headers=FROM_HERE)
     bulk = bulk_page(done)
-    wait_for(lambda: "Done" in httpx2.get(address + bulk).text, "the end of it")
+    wait_for(lambda: "Done" in requests.get(address + bulk).text, "the end of it")
     wait_for(lambda: [each["count"] for each in told("causes")["causes"]] == [3], "them again")
-    ended = httpx2.post(f"{address}/actions/cancel", data={"uuids": uuid}, headers=FROM_HERE)
+    ended = requests.post(f"{address}/actions/cancel", data={"uuids": uuid}, headers=FROM_HERE)
     assert ended.status_code == 303
     wait_for(lambda: not told("workers")["workers"][0]["jobs"], "the end of the job")
     assert page.stop() == 0
@@ -116,12 +117,12 @@ def test_one_worker_is_quieted_scaled_and_stopped(plain: Project) -> None:
     address = address_of(plain.start("web", "--port", 0))
 
     def state(of: Process) -> dict[str, Any]:
-        there = httpx2.get(f"{address}/api/v1/workers").json()["workers"]
+        there = requests.get(f"{address}/api/v1/workers").json()["workers"]
         return next((each for each in there if each["pid"] == of.pid), {})
 
     def act(name: str, **form: object) -> None:
         form["id"] = state(worker)["id"]
-        said = httpx2.post(f"{address}/actions/{name}", data=form, headers=FROM_HERE)
+        said = requests.post(f"{address}/actions/{name}", data=form, headers=FROM_HERE)
         assert said.status_code == 303, said.text
 
     for each in (worker, other):
@@ -136,7 +137,7 @@ def test_one_worker_is_quieted_scaled_and_stopped(plain: Project) -> None:
     act("scale", number=5)
     wait_for(lambda: state(worker)["concurrency"] == 5, "its slots")
     unable = {"id": state(other)["id"], "number": 3}
-    said = httpx2.post(f"{address}/actions/scale", data=unable, headers=FROM_HERE)
+    said = requests.post(f"{address}/actions/scale", data=unable, headers=FROM_HERE)
     assert said.status_code == 422
     act("stop-worker")
     assert worker.wait() == 0
@@ -148,7 +149,7 @@ def test_one_worker_is_quieted_scaled_and_stopped(plain: Project) -> None:
 def test_an_open_page_is_told_what_changes(plain: Project) -> None:
     page = plain.start("web", "--port", 0)
     address = address_of(page)
-    with httpx2.stream("GET", f"{address}/live?page=/queues", timeout=30) as stream:
+    with requests.stream("GET", f"{address}/live?page=/queues") as stream:
         lines = (line for line in stream.iter_lines() if line.startswith("data: "))
         first = json.loads(next(lines).removeprefix("data: "))
         assert "Rates are of the last five minutes" in first
@@ -156,7 +157,7 @@ def test_an_open_page_is_told_what_changes(plain: Project) -> None:
         plain.queue.push_raw("{}", "mail")
         assert any("database:mail" in line for line in lines)
     began = time.monotonic()
-    with httpx2.stream("GET", f"{address}/live?page=/", timeout=30) as stream:
+    with requests.stream("GET", f"{address}/live?page=/") as stream:
         next(stream.iter_lines())
         assert page.stop() == 0
     assert time.monotonic() - began < 15
@@ -174,25 +175,25 @@ def test_with_a_password_it_asks_for_it(plain: Project) -> None:
     for command, path in (("web", "/queues"), ("metrics", "/metrics")):
         page = plain.start(command, "--host", "0.0.0.0", "--port", 0)
         address = address_of(page).replace("0.0.0.0", "127.0.0.1")
-        assert httpx2.get(address + path).status_code == 401
-        assert httpx2.get(address + path, auth=("me", "a long password")).status_code == 200
+        assert requests.get(address + path).status_code == 401
+        assert requests.get(address + path, auth=("me", "a long password")).status_code == 200
         assert "a long password" not in page.out + page.err
         page.stop()
 
 
 def test_read_only_lets_nobody_act(plain: Project) -> None:
     address = address_of(plain.start("web", "--port", 0, "--read-only"))
-    assert "Pause" not in httpx2.get(f"{address}/queues").text
+    assert "Pause" not in requests.get(f"{address}/queues").text
     form = {"connection": "database", "queue": "x"}
-    said = httpx2.post(f"{address}/actions/pause", data=form, headers=FROM_HERE)
+    said = requests.post(f"{address}/actions/pause", data=form, headers=FROM_HERE)
     assert said.status_code == 403
 
 
 def test_metrics_has_one_page_alone(plain: Project) -> None:
     page = plain.start("metrics", "--port", 0)
     address = address_of(page)
-    assert "qframe_backend_up" in httpx2.get(f"{address}/metrics").text
-    assert httpx2.get(f"{address}/queues").status_code == 404
+    assert "qframe_backend_up" in requests.get(f"{address}/metrics").text
+    assert requests.get(f"{address}/queues").status_code == 404
     assert page.stop() == 0
 
 
@@ -206,9 +207,9 @@ def test_another_program_dispatches_and_a_worker_runs_it(plain: Project) -> None
     address = address_of(page).replace("0.0.0.0", "127.0.0.1")
     token = {"Authorization": "Bearer a-long-token-of-a-shop", "Idempotency-Key": "1"}
     for _ in range(2):
-        answer = httpx2.post(f"{address}/api/v1/jobs", json={"job": "jobs.Quick"}, headers=token)
+        answer = requests.post(f"{address}/api/v1/jobs", json={"job": "jobs.Quick"}, headers=token)
         assert answer.status_code == 201
-    assert httpx2.get(f"{address}/", headers=token).status_code == 403
+    assert requests.get(f"{address}/", headers=token).status_code == 403
     page.stop()
     assert plain.qframe("work", "--stop-when-empty").out.count("DONE") == 1
 
