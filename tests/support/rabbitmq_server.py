@@ -36,6 +36,8 @@ _DEFINITIONS = {
 }
 """The user `weak` may do nothing."""
 _BIN = Path("/usr/lib/rabbitmq/bin")
+_START_WITHIN = 100.0
+"""Seconds that a start may take on a busy machine."""
 _QUICK_TO_NOTICE = "-kernel net_ticktime 8"
 """Seconds without a sign of life after which a node takes another one for gone."""
 
@@ -149,7 +151,7 @@ class RabbitmqServer(ServerProcess):
 
     def wait_until_up(self) -> Self:
         """Wait until it answers."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + _START_WITHIN
         while not self._answers():
             assert self.alive(), f"RabbitMQ ended at once:\n{self.output}"
             assert time.monotonic() < deadline, f"RabbitMQ did not start:\n{self.output}"
