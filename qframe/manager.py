@@ -247,9 +247,12 @@ class QueueManager:
             return self._outbox
 
     def in_use(self) -> list[str]:
-        """Return the default and configured connections, and those in which they store."""
+        """Return the default and configured connections, their parts, and where they store."""
         settings = self.settings
         names = [settings.default, *settings.connections]
+        for name in [*names]:
+            parts = settings.connection(name).get("connections")
+            names += parts if isinstance(parts, list) else ()
         keepers = [settings.store.driver, settings.failed.driver]
         if any(self._keeps_elsewhere(name) for name in names):
             keepers = ["database" if each == "auto" else each for each in keepers]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from qframe import manager
 from qframe.celery.exceptions import ImproperlyConfigured, NotSupported
@@ -16,6 +17,9 @@ _REDIS: Final = {"redis", "rediss", "valkey", "valkeys", "unix"}
 _DATABASES: Final = {"sqla+", "db+"}
 _SQL: Final = {"sqlite", "postgresql", "postgres", "mysql", "mariadb"}
 _PORT: Final = 6379
+_PASSWORD: Final = re.compile(r"(://[^:/;]*):[^;]*@")
+_AMQP: Final = {"amqp": "amqp", "pyamqp": "amqp", "amqps": "amqps"}
+_AMQP_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
 
 def settings_of(url: str, key: str) -> dict[str, Any]:
@@ -33,6 +37,8 @@ def settings_of(url: str, key: str) -> dict[str, Any]:
         sql = scheme.removeprefix(prefix).partition("+")[0]
         if scheme.startswith(prefix) and sql in _SQL:
             return {"driver": "database", "url": url[len(prefix) :]}
+    if scheme in _AMQP and key == "broker_url":
+        return _rabbitmq(url)
     if key == "result_backend":
         raise NotSupported(
             f"qframe.celery has no result_backend {one_line(scheme, 40)!r}: results are kept "
@@ -40,9 +46,36 @@ def settings_of(url: str, key: str) -> dict[str, Any]:
         )
     raise NotSupported(
         f"qframe.celery has no broker {one_line(scheme, 40)!r}: use redis://, "
-        "sqla+postgresql:// or sqla+sqlite://, or leave broker_url out and configure a "
+        "amqp://, sqla+postgresql:// or sqla+sqlite://, or leave broker_url out and configure a "
         "connection in qframe.toml"
     )
+
+
+def _rabbitmq(url: str) -> dict[str, Any]:
+    """Return the settings for one URL, or for those of a cluster's nodes with `;` between them."""
+    first, *others = filter(None, map(str.strip, url.split(";")))
+    scheme, _, rest = first.partition(":")
+    rest = rest.removeprefix("//")
+    user, at, place = rest.rpartition("@")
+    if not place or place.startswith(("/", ":")):
+        place = f"127.0.0.1{place}"
+    found: dict[str, Any] = {
+        "driver": "rabbitmq", "url": f"{_AMQP[scheme.lower()]}://{user}{at}{place}"
+    }  # fmt: skip
+    if others:
+        found["hosts"] = [_address(*_amqp_server(each)[1:]) for each in others]
+    return found
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _amqp_server(url: str) -> tuple[str, str, int]:
+    parts = urlsplit(url)
+    scheme = _AMQP.get(parts.scheme, "amqp")
+    host = "127.0.0.1" if parts.hostname in {None, "localhost"} else str(parts.hostname)
+    return scheme, host, parts.port or _AMQP_PORTS[scheme]
 
 
 def connection_name(url: str | None) -> str | None:
@@ -84,6 +117,8 @@ def _known(queues: QueueManager, name: str) -> dict[str, Any]:
         values.setdefault("url", "redis://127.0.0.1:6379/0")
     elif values["driver"] == "database":
         values.setdefault("url", "sqlite:///qframe.sqlite3")
+    elif values["driver"] == "rabbitmq":
+        values.setdefault("url", "amqp://127.0.0.1:5672/")
     return values
 
 
@@ -94,6 +129,10 @@ def _place(values: dict[str, Any]) -> object:
         parts = urlsplit(url)
         number = parts.path.strip("/") or "0"
         return driver, _server(url), number, parts.username, parts.password
+    if driver == "rabbitmq":
+        parts = urlsplit(url)
+        login = parts.username or "guest", parts.password or "guest"
+        return driver, _amqp_server(url), unquote(parts.path[1:]) or "/", login
     if driver == "database" and not url:
         return None
     return driver, url.replace("postgres://", "postgresql://")
@@ -109,8 +148,5 @@ def _server(url: str) -> object:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return one_line(url, 100)
-    return one_line(url.replace(f":{parts.password}@", ":***@"), 100)
+    """Return a URL, or several, without their passwords."""
+    return one_line(_PASSWORD.sub(r"\1:***@", url), 100)

@@ -119,8 +119,8 @@ def check(
     """Check the configuration, its safety, and the backends.
 
     Exits 1 if a connection does not answer, a module of `jobs` or a middleware cannot be imported,
-    or a schedule is wrong. A built-in connection that nobody configured may be down, or lack its
-    package; that to AWS is not asked at all.
+    or a schedule is wrong. A built-in connection that nobody configured or stores in may be down,
+    or lack its package; that to AWS is not asked at all.
 
     With --payloads it also makes each job that waits, is delayed, failed, scheduled or kept, as its
     start would with the code here, and exits 1 if one cannot be run. It reserves and changes
@@ -144,7 +144,8 @@ def check(
         planned = load(queues)
     except ConfigurationError as error:
         trouble = str(error)
-    rows = [_checked(queues, name, is_named=name == connection) for name in wanted]
+    used = {*_in_use(queues), connection}
+    rows = [_checked(queues, name, is_used=name in used) for name in wanted]
     found = None
     if with_payloads and not trouble:
         found = payloads.check(queues, connection, at_most=at_most, failed=not without_failed)
@@ -191,11 +192,16 @@ def _print_schedules(planned: list[Schedule]) -> None:
             say(f"warning  {warning.about}: {warning.text}")
 
 
-def _checked(queues: QueueManager, name: str, *, is_named: bool) -> dict[str, Any]:
+def _in_use(queues: QueueManager) -> list[str]:
+    try:
+        return queues.in_use()
+    except ConfigurationError:  # the row of the connection says what is wrong
+        return [queues.settings.default, *queues.settings.connections]
+
+
+def _checked(queues: QueueManager, name: str, *, is_used: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"connection": name, "answer": "", "ms": None}
     row |= {"error": "", "unused": "", "warnings": []}
-    settings = queues.settings
-    is_used = is_named or name in settings.connections or name == settings.default
     if name == _ABROAD and not is_used:
         return row | {"unused": "not asked, as nobody configured it"}
     try:

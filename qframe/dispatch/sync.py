@@ -127,6 +127,16 @@ class SyncConnection(Connection):
         with execution.run_in_caller():
             return self._worked_off(waiting, first)
 
+    def fail(self, push: Push, error: BaseException) -> None:
+        """Record a job as failed that cannot be run. What its end pushes is recorded, too."""
+        waiting = deque([push])
+        while waiting:
+            after: deque[Push] = deque()
+            _fail(
+                _OneAttempt(self.context, waiting.popleft(), after), None, error, time.monotonic()
+            )
+            waiting.extend(after)
+
     def _worked_off(self, waiting: deque[Push], first: type[JobDefinition] | None) -> Any:  # noqa: ANN401 (as above)
         gave: list[Any] = []
         trouble: BaseException | None = None

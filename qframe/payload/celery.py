@@ -26,6 +26,8 @@ _LAST = 2.5e11
 """An epoch time that every calendar has."""
 _DONE_AFTER = ("callbacks", "errbacks", "chain", "chord")
 _SHOWN = 1024
+_LONGEST_ID = 255
+"""Bytes of the longest id that AMQP takes."""
 """Characters of the arguments in the headers, at most."""
 _PARTS = 3
 """Parts of a body: arguments, named arguments, what comes after."""
@@ -136,18 +138,28 @@ def refused(headers: Mapping[str, Any], kind: str, body: bytes, why: str) -> byt
     return json.dumps(payload).encode()
 
 
-def written(payload: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Return headers and body of the message for a job that Celery is to run."""
-    data, id_ = payload.get("data"), payload.get("uuid")
-    args, kwargs = (data, {}) if isinstance(data, list) else ([], data)
+def written(payload: Mapping[str, Any]) -> tuple[dict[str, Any], bytes] | None:
+    """Return headers and body of the message for a job that Celery is to run.
+
+    None if Celery could not read them: a payload that was pushed raw may hold anything.
+    """
+    data, id_, name = (
+        payload.get("data"),
+        envelope.uuid(payload),
+        envelope.text(payload, "job", _SHOWN),
+    )
+    fits = isinstance(data, list | dict | None) and name is not None
+    if id_ is None or len(id_.encode()) > _LONGEST_ID or not fits:
+        return None
+    args, kwargs = (data, {}) if isinstance(data, list) else ([], data or {})
     expires = envelope.number(payload, "expiresAt")
     ends = None if expires is None else datetime.fromtimestamp(min(expires, _LAST), UTC)
-    shown = payload.get("displayName")
+    shown = envelope.display_name(payload)
     headers: dict[str, Any] = {
         "lang": "py",
-        "task": payload.get("job"),
+        "task": name,
         "id": id_,
-        "shadow": None if shown == payload.get("job") else shown,
+        "shadow": None if shown == name else shown,
         "eta": None,
         "expires": None if ends is None else ends.isoformat(),
         "group": None,

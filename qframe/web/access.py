@@ -33,6 +33,8 @@ class Visitor(NamedTuple):
 
     name: str
     access: Access
+    address: str = ""
+    """Where the request came from, for the log; "" if it says nothing about the person."""
 
 
 Answer: TypeAlias = Access | Visitor | None
@@ -53,6 +55,12 @@ class Grant:
     who: str
     reads: bool
     actions: frozenset[str]
+    address: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The visitor in the log."""
+        return f"{self.who} at {self.address}" if self.address else self.who
 
     def allows(self, action: str) -> bool:
         """Whether the visitor may do something."""
@@ -66,14 +74,17 @@ NOBODY = Grant("", reads=False, actions=frozenset())
 def granted(answer: Answer) -> Grant:
     """Reads the answer of an application's `authorize`. Raises `ConfigurationError`."""
     access: Any = answer.access if isinstance(answer, Visitor) else answer
-    who = one_line(str(answer.name), 100) if isinstance(answer, Visitor) else ""
+    who, address = ("", "")
+    if isinstance(answer, Visitor):
+        who, address = one_line(str(answer.name), 100), one_line(str(answer.address), 100)
     who = who or "somebody"
     if access is None or access == "none":
         return NOBODY
     if access in ("read", "act"):
-        return Grant(who, reads=True, actions=_EVERYTHING if access == "act" else frozenset())
+        actions = _EVERYTHING if access == "act" else frozenset()
+        return Grant(who, reads=True, actions=actions, address=address)
     if access == DISPATCH:
-        return Grant(who, reads=False, actions=frozenset({DISPATCH}))
+        return Grant(who, reads=False, actions=frozenset({DISPATCH}), address=address)
     if isinstance(access, str) or not isinstance(access, Collection):
         raise ConfigurationError(
             f"authorize gave {one_line(repr(access), 60)}; it is none, read, act, dispatch, or "
@@ -85,7 +96,7 @@ def granted(answer: Answer) -> Grant:
                 f"authorize: there is no action {one_line(str(name), 60)!r}"
                 f"{nearest(str(name), _EVERYTHING)}"
             )
-    return Grant(who, reads=True, actions=frozenset(access))
+    return Grant(who, reads=True, actions=frozenset(access), address=address)
 
 
 async def asked(authorize: Authorize, request: Request) -> Grant:
@@ -140,7 +151,7 @@ class Passwords:
         network = _network(address)
         if kind.lower() == "bearer":
             if _same(value.strip(), self._token):
-                return Visitor(f"the bearer of the token at {address}", self._access)
+                return Visitor("the bearer of the token", self._access, address)
             if programs := [each for each in self._tokens.items() if _same(value.strip(), each[1])]:
                 return Visitor(f"the program {programs[0][0]}", DISPATCH)
             with self._lock:
@@ -154,7 +165,7 @@ class Passwords:
                 self._note(network)
                 return "none"
             self._wrong.pop(network, None)
-        return Visitor(f"{who} at {address}", self._access)
+        return Visitor(who, self._access, address)
 
     def _who(self, kind: str, value: str) -> str | None:
         if kind != "basic":

@@ -249,7 +249,7 @@ class _Web:
         back = urlsplit(own_path(Query(items).get("back")))
         try:
             wanted = _wanted(items)
-            done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
+            done = await self._run(lambda: perform(self._see(), name, wanted, grant.shown))
         except (QframeError, ValidationError) as error:
             return await self._refused(request, back, items, error)
         query = [each for each in parse_qsl(back.query) if each[0] not in told.KEYS]
@@ -277,7 +277,7 @@ class _Web:
         name, grant = request.path_params["action"], grant_of(request)
         _check_allowed(grant, name)
         wanted = Wanted.model_validate_json(await _body(request) or b"{}").by_api()
-        done = await self._run(lambda: perform(self._see(), name, wanted, grant.who))
+        done = await self._run(lambda: perform(self._see(), name, wanted, grant.shown))
         return JSONResponse(done.model_dump())
 
     # -- for programs -----------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class _Web:
             if not request.headers.get("authorization", "").lower().startswith("bearer "):
                 raise Refused(403, "jobs are dispatched with a token: Authorization: Bearer ...")
             port = await self._run(self._port)
-            port.check_rate(grant.who)
+            port.check_rate(grant.shown)
             body = await _body(request, port.settings.max_bytes)
             key = request.headers.get("idempotency-key")
             done = await self._in_thread(

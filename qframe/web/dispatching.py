@@ -95,8 +95,7 @@ class JobPort:
 
         An idempotency key is that of a visitor, `who`, wherever the request comes from.
         """
-        program = who.partition(" at ")[0]
-        own = None if key is None else f"{_checked_key(key)}\n{program}"
+        own = None if key is None else f"{_checked_key(key)}\n{who}"
         try:
             return self._dispatch(_asked(body), own)
         except BackendUnavailable as error:

@@ -16,6 +16,7 @@ from qframe import QueueManager, manager
 from qframe.celery import Celery
 from qframe.celery.exceptions import ImproperlyConfigured, NotSupported
 from qframe.celery.schedules import crontab, schedule
+from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.exceptions import ConfigurationError
 from qframe.hooks import of_process
 from qframe.jobs import syntax
@@ -62,8 +63,9 @@ def test_settings_are_attributes_and_keys(made: Any) -> None:
         ("beat_scheduler", "x", "qframe schedule add"),
         ("task_default_queu", "x", "did you mean 'task_default_queue'"),
         ("task_routes", {"a.*": {"exchange": "x"}}, "exchange in task_routes"),
-        ("broker_url", "amqp://guest@localhost//", "has no broker 'amqp': use redis://"),
+        ("broker_url", "pyamqp+x://guest@localhost//", "has no broker 'pyamqp.x': use redis://"),
         ("broker_url", "sqs://", "has no broker 'sqs'"),
+        ("result_backend", "amqp://", "results are kept beside the jobs"),
         ("result_backend", "rpc://", "results are kept beside the jobs"),
         ("result_backend", "django-db", "results are kept beside the jobs"),
     ],
@@ -119,6 +121,7 @@ def test_a_broker_is_a_connection_of_qframes(made: Any, tmp_path: Path) -> None:
     connections = {
         "mine": {"driver": "redis", "url": "redis://:secret@cache:6380/2"},
         "rows": {"driver": "database", "url": "sqlite:///jobs.sqlite3"},
+        "hare": {"driver": "rabbitmq", "url": "amqp://app:secret@hare/%2F"},
     }
     manager.use(QueueManager({"default": "rows", "connections": connections}))
     for url, name in [
@@ -128,9 +131,16 @@ def test_a_broker_is_a_connection_of_qframes(made: Any, tmp_path: Path) -> None:
         ("redis://localhost:6379/0", "redis"),
         ("sqla+sqlite:///jobs.sqlite3", "rows"),
         ("memory://", "memory"),
+        ("amqp://", "rabbitmq"),
+        ("amqp://guest:guest@localhost:5672//", "rabbitmq"),
+        ("pyamqp://app:secret@hare//", "hare"),
+        ("amqp://app:secret@hare:5672;amqp://app:secret@rabbit", "hare"),
     ]:
         assert made("x", broker=url).connection_name == name
-    for url in ("redis://:secret@cache:6380/3", "redis://other:6380/2"):
+    for url in (
+        "redis://:secret@cache:6380/3", "redis://other:6380/2", "amqp://app:secret@hare/other",
+        "amqps://app:secret@hare", "amqp://app:secret@a;amqp://app:secret@b",
+    ):  # fmt: skip
         with pytest.raises(ImproperlyConfigured, match="no connection of qframe's") as told:
             _ = made("x", broker=url).connection_name
         assert "secret" not in str(told.value)
@@ -145,6 +155,18 @@ def test_without_any_configuration_a_broker_makes_its_connection(
     assert app.connection_name == "celery"
     connection = manager.default().connection("celery")
     assert (connection.settings.driver, connection.settings.url) == ("redis", "redis://far:6400/1")  # type: ignore[attr-defined] # a Redis one's
+
+
+def test_without_any_configuration_amqp_makes_a_connection_to_rabbitmq(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    manager.use(QueueManager())
+    made("x", broker="pyamqp://a:b@far:5673/v;pyamqp://a:b@[::1]/v").connection_name  # noqa: B018 (it makes it)
+    values = manager.default().settings.connection("celery")
+    settings = RabbitmqSettings.model_validate(values)
+    assert settings.addresses() == [("far", 5673), ("::1", 5672)]
+    assert settings.login() == ("a", "b", "v")
 
 
 def test_results_are_beside_the_jobs(made: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from qframe import config
 from qframe.connection import Connection
-from qframe.exceptions import ConfigurationError
+from qframe.contracts.backend import Health
+from qframe.drivers.redis.backend import RedisBackend
+from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.manager import QueueManager
 from tests.console.conftest import Shop
 from tests.support.process import Project
@@ -88,6 +90,28 @@ def test_what_nobody_configured_may_lack_its_package_and_aws_is_not_asked(
     assert "unused   rabbitmq: needs the package amqp" in found.lines
     assert "unused   sqs: not asked, as nobody configured it" in found.lines
     assert shop.run("check", "--connection", "rabbitmq").code == 1
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        '[store]\ndriver = "redis"',
+        '[failed]\ndriver = "redis"',
+        '[connections.both]\ndriver = "failover"\nconnections = ["database", "redis"]',
+    ],
+)
+def test_check_asks_what_others_store_in_though_nobody_configured_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, toml: str
+) -> None:
+    def away(self: RedisBackend) -> Health:
+        raise BackendUnavailable("Redis is away")
+
+    monkeypatch.setattr(RedisBackend, "check", away)
+    assert "unused   redis: Redis is away" in shop.run("check").lines
+    shop.write("qframe.toml", toml)
+    found = shop.run("check")
+    assert "FAIL     redis: Redis is away" in found.lines
+    assert found.code == 1
 
 
 def test_check_as_json(shop: Shop) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
+import json
 import logging
 import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
@@ -22,6 +26,7 @@ from qframe import (
     Queueable,
     QueueManager,
     Unsupported,
+    background,
     bulk,
     chain,
     dispatch,
@@ -30,11 +35,13 @@ from qframe import (
     foreign,
     manager,
 )
+from qframe.contracts.step import Push
 from qframe.deferred import DeferredAsgiMiddleware, DeferredJobs, DeferredWsgiMiddleware
 from qframe.dispatch.deferred import run_at_end
 from qframe.drivers import heartbeat
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidJob
 from qframe.failed.retry import retry
+from qframe.payload.envelope import uuid_of
 from tests.support.process import Project, wait_for
 
 ran: list[Any] = []
@@ -428,3 +435,41 @@ def test_what_a_new_process_could_not_find_is_refused(
     monkeypatch.setattr("sys.executable", os.devnull)
     with pytest.raises(BackendUnavailable, match="no process for a job could be started"):
         dispatch(Note(word="a")).on_connection("background").send()
+
+
+def main_of_background(folder: Path, patch: pytest.MonkeyPatch, toml: str) -> str:
+    """Run the process of a job here, in this project. Return the job's uuid."""
+    pushed: list[Push] = []
+    connection = manager.default().connection("background")
+    patch.setattr(connection, "go_on", lambda waiting, first=None: pushed.extend(waiting))
+    chain([Note(word="a"), Note(word="b")]).on_connection("background").dispatch()
+    (push,) = pushed
+    (folder / "qframe.toml").write_text(toml)
+    (folder / "broken_app.py").write_text("1 / 0")
+    raw = base64.b64encode(push.raw).decode()
+    asked = {"connection": "background", "queue": push.queue, "raw": raw}
+    patch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+    patch.setenv("QFRAME_CONFIG", str(folder / "qframe.toml"))
+    assert background.main() == 1
+    return uuid_of(push.raw)
+
+
+def test_a_background_job_whose_code_cannot_be_imported_is_recorded(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    uuid = main_of_background(fresh, monkeypatch, 'jobs = ["broken_app"]')
+    records = list(manager.default().connection("background").failed.all())
+    assert uuid in [each.uuid for each in records]
+    assert all("'broken_app' cannot be imported" in each.exception for each in records)
+    (line,) = [each for each in caplog.records if "was not run" in each.message]
+    assert "recorded as failed" in line.message
+    assert (uuid in line.message, "\n" in line.message, line.exc_info) == (True, False, None)
+
+
+@pytest.mark.parametrize("toml", ["default = 1", "default = [", '[failed]\ndriver = "nowhere"\n'])
+def test_a_background_job_without_a_configuration_is_lost_with_one_line(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, toml: str
+) -> None:
+    uuid = main_of_background(fresh, monkeypatch, toml)
+    (line,) = [each for each in caplog.records if "was not run" in each.message]
+    assert (uuid in line.message, "\n" in line.message, line.exc_info) == (True, False, None)

@@ -13,12 +13,13 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from pydantic import BaseModel, field_validator, model_validator
 from schemathesis.specs.openapi.checks import positive_data_acceptance
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from qframe import Queueable, QueueManager, Secret
 from qframe.jobs.registry import Registry
 from qframe.web import access, app
-from qframe.web.access import Passwords
+from qframe.web.access import Passwords, Visitor
 from qframe.web.dispatching import Rate
 from tests.web.conftest import FROM_HERE, Site
 
@@ -193,6 +194,20 @@ def test_a_key_queues_once_however_often_it_is_said(open_shop: Any, key: str) ->
     assert post(client, headers=stock).json()["duplicate"] is False  # and of its token
     assert queues_of(client).connection().sizes("emails").ready == 2
     assert post(client, headers={**AS_SHOP, "Idempotency-Key": "x" * 256}).status_code == 400
+
+
+def test_a_key_is_of_the_visitor_whatever_an_application_calls_them(open_shop: Any) -> None:
+    queues = queues_of(open_shop())
+
+    def authorize(request: Request) -> Visitor:
+        return Visitor(request.headers["x-user"], "dispatch", request.headers["x-from"])
+
+    client = TestClient(app(queues, authorize), base_url="http://localhost")
+    seen = []
+    for user, place in [("Ada at sales", "1"), ("Ada at sales", "2"), ("Ada at stock", "1")]:
+        headers = {**AS_SHOP, "x-user": user, "x-from": place, "idempotency-key": "k"}
+        seen.append(post(client, headers=headers).json()["duplicate"])
+    assert seen == [False, True, False]
 
 
 def test_what_does_not_fit_the_class_is_a_problem_with_pydantics_errors(open_shop: Any) -> None:

@@ -486,20 +486,19 @@ class BrokerBackend(Backend):
                 continue
             if job.logged and not self._recall(job):
                 self._acknowledge_quietly(job)
-            elif job.message.delay <= 0:
+            elif not job.due or (delay := job.due - self.clock()) <= 0:
                 found.append(job)
             else:
                 try:
-                    self._postpone(job)
+                    self._postpone(job, delay)
                 except BackendUnavailable:
                     self._stash.jobs = [*self._stash.jobs, *found, *jobs[n:]]
                     raise
         return found
 
-    def _postpone(self, job: BrokerJob) -> None:
+    def _postpone(self, job: BrokerJob, delay: float) -> None:
         """Release a message that others delayed, whose delay their broker does not know."""
-        message = job.message
-        if not self._replace(job, job.attempts, job.notes, message.delay, message.priority):
+        if not self._replace(job, job.attempts, job.notes, delay, job.message.priority):
             job.logged = True
             if not self._recall(job):  # it was published twice
                 self._acknowledge_quietly(job)

@@ -100,8 +100,8 @@ class BrokerJob(Reservation):
     """
 
     __slots__ = (
-        "deliveries", "delivery", "ends_at", "is_ending", "is_unsure", "known", "logged", "message",
-        "until", "worker_died",
+        "deliveries", "delivery", "due", "ends_at", "is_ending", "is_unsure", "known", "logged",
+        "message", "until", "worker_died",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +127,8 @@ class BrokerJob(Reservation):
         """When its lease ends, by `Backend.clock`; 0 if it has ended."""
         self.ends_at = math.inf
         """When its lease ends by `Backend.clock`, however it is extended."""
+        self.due = 0.0
+        """When it may start, by `Backend.clock`, if others delayed it; 0 for at once."""
         self.is_ending = False
         """Whether a thread is about to acknowledge it."""
         self.known: AttemptEntry | None = None
@@ -141,13 +143,14 @@ class BrokerJob(Reservation):
     def fence(self) -> bytes:
         return f"{self.id}:{self.deliveries}".encode()
 
-    def comes_from_others(self, attempts: int, delay: float) -> None:
-        """Note what others say of their message: its starts, and the seconds until it is due.
+    def comes_from_others(self, attempts: int, due: float) -> None:
+        """Note what others say of their message: its starts, and when it is due, by the clock.
 
-        One that is not due is not reserved, but released until then.
+        `due` is by `Backend.clock`; 0 for at once. Until then it is not reserved, but released.
         """
-        self.message = replace(self.message, attempts=attempts, delay=delay)
+        self.message = replace(self.message, attempts=attempts)
         self.attempts += attempts
+        self.due = due
 
     def lasts(self, until: float, sure_until: float) -> None:
         """Note until when the lease lasts, and is certain."""

@@ -116,7 +116,8 @@ class RabbitmqBackend(BrokerBackend):
             lease=math.inf,
         )
         if call is not None:
-            job.comes_from_others(call.attempts, call.delay)
+            due = self.clock() + call.delay if call.delay > 0 else 0.0
+            job.comes_from_others(call.attempts, due)
         job.worker_died = delivery.times > 1
         consumer.hold(job)
         return job

@@ -59,10 +59,10 @@ def for_celery(message: BrokerMessage) -> Any | None:  # noqa: ANN401 (the clien
         payload = envelope.parse(message.raw)
     except InvalidPayload:
         return None
-    named = isinstance(payload.get("job"), str) and isinstance(payload.get("uuid"), str)
-    if payload.get(envelope.WIRE) != "celery" or not named:
+    written = celery.written(payload) if payload.get(envelope.WIRE) == "celery" else None
+    if written is None:
         return None
-    headers, body = celery.written(payload)
+    headers, body = written
     return amqp.Message(
         body,
         delivery_mode=2,

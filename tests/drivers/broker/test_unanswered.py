@@ -12,7 +12,7 @@ from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.exceptions import BackendUnavailable
 from tests.drivers.broker.acts import begin, do, push, taken
-from tests.support.bare_broker import BareBroker, BrokerServer, VisibleBroker
+from tests.support.bare_broker import BareBroker, BrokerServer, Published, VisibleBroker
 
 LEASE = 60.0
 
@@ -196,3 +196,33 @@ def test_of_a_message_that_was_published_twice_one_starts() -> None:
     outcomes = [each.outcome for job in jobs for each in backend.apply(Step(job, Start(LEASE)))]
     assert sorted(outcomes, key=str) == [Outcome.APPLIED, Outcome.LOST]
     assert len(world.server.messages) == 1
+
+
+class OthersBroker(VisibleBroker):
+    """Delivers what others delayed by 30 seconds, which only the message says."""
+
+    def _deliver(self, message: Published, asked_at: float) -> BrokerJob:
+        job = super()._deliver(message, asked_at)
+        if not job.message.kept:
+            job.comes_from_others(2, asked_at + 30)
+        return job
+
+
+@pytest.mark.parametrize("outage", [10.0, 31.0])
+def test_what_others_delayed_is_due_when_they_said_however_long_the_facts_are_away(
+    outage: float,
+) -> None:
+    world = World(OthersBroker)
+    push(world.backend, b"x")
+    world.facts.is_away = True
+    with pytest.raises(BackendUnavailable):
+        taken(world.backend)
+    world.timing.skew += outage
+    world.facts.is_away = False
+    job = taken(world.backend)
+    if job is None:
+        assert world.backend.sizes("default").delayed == 1
+        world.timing.skew += 30.1 - outage
+        job = taken(world.backend)
+    assert job is not None
+    assert (job.raw_body, job.attempts) == (b"x", 2)

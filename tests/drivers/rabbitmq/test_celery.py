@@ -45,6 +45,35 @@ def payload(name: str, body: bytes | None = None, **headers: object) -> dict[str
     return envelope.parse(delivered(name, body, **headers).raw)
 
 
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"uuid": "u" * 200, "displayName": [1]},
+        {"displayName": 10**30},
+        {"expiresAt": 1e300, "timeout": 10**30},
+        {"data": None},
+        {"uuid": "\N{PILE OF POO}" * 100},
+        {"uuid": "u" * 300},
+        {"uuid": "a\nb"},
+        {"data": "text"},
+        {"data": 3},
+        {"job": ""},
+        {"job": 3},
+    ],
+)
+def test_whatever_was_pushed_raw_becomes_a_message_that_can_be_sent(
+    hostile: dict[str, Any],
+) -> None:
+    """What Celery could not read is pushed as it is."""
+    job = {"uuid": "u", "job": "proj.add", "wire": "celery", "data": [1]}
+    raw = json.dumps({**job, **hostile}).encode()
+    message = for_celery(BrokerMessage("i", "q", raw))
+    if message is not None:
+        message._serialize_properties()
+        args, kwargs, _ = json.loads(message.body)
+        assert (type(args), type(kwargs)) == (list, dict)
+
+
 @pytest.mark.parametrize("name", ["plain", "gzip", "bzip2", "later", "expired", "retried"])
 def test_a_call_becomes_a_payload(name: str) -> None:
     made = payload(name)
