@@ -134,10 +134,13 @@ class WorkerSettings(Section):
     """What all workers of the program have around their jobs.
 
     `lifespan` (`module:function`) returns a context manager, also an async one: it is entered
-    before the first job and left after the last one, in each process that runs jobs.
+    before the first job and left after the last one, in each process that runs jobs. `recorder`
+    says what is kept of a job that is killed, times out or runs out of memory: `full`, `no-log`
+    (without its log lines), `off`.
     """
 
     lifespan: Annotated[str, AfterValidator(_place)] | None = None
+    recorder: Literal["full", "no-log", "off"] = "full"
 
 
 class ScheduleSettings(Section):

@@ -33,9 +33,10 @@ from qframe.exceptions import ConfigurationError, InvalidPayload
 from qframe.failed.causes import Failures, by_cause
 from qframe.failed.filters import Filter, tags_of
 from qframe.failed.retry import Anew
-from qframe.operations import failures, ids
+from qframe.operations import failures, ids, recordings
 from qframe.operations.arguments import arguments_in
 from qframe.operations.board import Board
+from qframe.operations.recordings import RecordingState
 from qframe.payload import envelope, secret, tracebacks
 from qframe.payload.text import count_of, printable
 from qframe.payload.timing import iso
@@ -397,9 +398,12 @@ def _show(record: FailedJob, *, as_json: bool) -> None:
         }
         for each in record.history.attempts
     ]
+    recorded = RecordingState.of(record.history.recording)
     if as_json:
         text = _without_secrets(record.payload).decode("utf-8", "backslashreplace")
-        print_json({**_row(record), "exception": record.exception, "ran": ran, "payload": text})
+        kept = None if recorded is None else recorded.model_dump()
+        whole = {"exception": record.exception, "ran": ran, "payload": text, "recording": kept}
+        print_json({**_row(record), **whole})
         return
     row = _row(record)
     for key, value in {**row, "tags": ", ".join(row["tags"])}.items():
@@ -409,3 +413,5 @@ def _show(record: FailedJob, *, as_json: bool) -> None:
     )
     for line in record.exception.rstrip().splitlines():
         typer.echo("  " + encodable(printable(line)))
+    for line in () if recorded is None else recordings.lines_of(recorded):
+        typer.echo(encodable(line))

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from qframe.contracts.recording import Recording
+
 KEPT = 10
 """The number of attempts kept: the first one and the latest ones. The counts stay exact."""
 
@@ -44,7 +46,8 @@ class History(_Unread):
 
     `exceptions` counts attempts that ended with an error, `releases` attempts in which the job
     released itself, `refusals` the times that no attempt could start because the worker did not
-    know the job. `steps` says whether durable steps of the job are kept: it has begun.
+    know the job. `steps` says whether durable steps of the job are kept: it has begun. `recording`
+    is of the last attempt that was killed, timed out or ran out of memory under a supervisor.
     """
 
     attempts: tuple[PastAttempt, ...] = field(default=())
@@ -52,6 +55,7 @@ class History(_Unread):
     releases: int = 0
     refusals: int = 0
     steps: bool = False
+    recording: Recording | None = None
 
     def started(self, number: int, host: str, pid: int, at: float) -> History:
         """Add the start of attempt `number`."""
@@ -75,6 +79,10 @@ class History(_Unread):
             releases=self.releases + (how == "released"),
         )
 
+    def recorded(self, recording: Recording | None) -> History:
+        """Keep what was recorded of the last attempt; None changes nothing."""
+        return self if recording is None else replace(self, recording=recording)
+
     def without_last(self) -> History:
         """Remove the last start, which no longer counts."""
         return replace(self, attempts=self.attempts[:-1])
@@ -85,13 +93,17 @@ class History(_Unread):
 
     def to_json(self) -> str:
         """Encode for the backend."""
-        fields = {
+        fields: dict[str, object] = {
             "attempts": [_row(attempt) for attempt in self.attempts],
             "exceptions": self.exceptions,
             "releases": self.releases,
             "refusals": self.refusals,
         }
-        return _ENCODER.encode(fields | {"steps": True} if self.steps else fields)
+        if self.steps:
+            fields["steps"] = True
+        if self.recording is not None:
+            fields["recording"] = self.recording.fields()
+        return _ENCODER.encode(fields)
 
     @classmethod
     def from_json(cls, text: str | None) -> History:
@@ -120,7 +132,7 @@ class History(_Unread):
 
 STEPS = b'"steps":true'
 """What an encoded history contains if `steps` is true."""
-_FIELDS = ("attempts", "exceptions", "releases", "refusals", "steps")
+_FIELDS = ("attempts", "exceptions", "releases", "refusals", "steps", "recording")
 
 
 def _row(attempt: PastAttempt) -> tuple[object, ...]:
@@ -139,6 +151,7 @@ def _read(text: str) -> History:
     try:
         fields = json.loads(text)
         fields["attempts"] = tuple(PastAttempt(*attempt) for attempt in fields["attempts"])
+        fields["recording"] = Recording.of(fields.get("recording"))
         return History(**fields)
     except (ValueError, TypeError, KeyError):
         return History()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,6 +11,8 @@ from qframe.contracts.durable import Durable
 from qframe.contracts.transaction import AsyncTransaction
 
 if TYPE_CHECKING:
+    from logging import LogRecord
+
     from qframe.contracts.history import History
 
 
@@ -112,6 +114,9 @@ class Job(Durable, ABC):
 
         Raises `ValueError` or `TypeError` for any other number.
         """
+
+    records: Callable[[LogRecord], None] | None = None
+    """Keeps its log records for its supervisor, if that wants them."""
 
     @property
     def keeps_log(self) -> bool:

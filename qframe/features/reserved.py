@@ -14,6 +14,7 @@ from qframe import forks
 from qframe.contracts.backend import Standing
 from qframe.contracts.durable import DurableSteps
 from qframe.contracts.history import STEPS, History, first_start
+from qframe.contracts.recording import Recording
 from qframe.contracts.status import State, check_progress
 from qframe.contracts.step import (
     Bury,
@@ -97,6 +98,8 @@ class ReservedJob(CompletableJob):
     """What says whether the worker stops, if a worker runs the job."""
     gives_back = False
     """Whether it is given back at a checkpoint if the worker stops."""
+    recording: Recording | None = None
+    """What its supervisor kept of this attempt, if it was killed, timed out or lacked memory."""
     _has_steps = False
     _kept: dict[str, Any] | None = None
     """What features have read, by their keys."""
@@ -270,7 +273,7 @@ class ReservedJob(CompletableJob):
         for feature in self.features:
             feature.end(self, end, plan)
         if end.state is State.FAILED:
-            record = records.failure(self, end, self.record_uuid, started=started)
+            record = records.failure(self, end, self.record_uuid, self.recording, started=started)
             plan.add(Record(record), _DELETE)
         elif end.state.is_final:
             plan.add(_DELETE)
@@ -282,7 +285,7 @@ class ReservedJob(CompletableJob):
             given_back = end.state is State.WAITING
             delay = 0.0 if plan.is_awaited else end.delay
             front = end.front or given_back
-            after = records.history_after(self.history, end, started=started)
+            after = records.history_after(self.history, end, self.recording, started=started)
             notes = after.to_json().encode()
             plan.add(Release(delay, front, not given_back, notes, end.priority))
         return plan

@@ -1,4 +1,4 @@
-"""Collects the log lines of jobs that keep their log."""
+"""Collects the log lines of jobs: for their status, and for what their supervisor records."""
 
 from __future__ import annotations
 
@@ -26,26 +26,38 @@ def capture() -> None:
     def made(*args: Any, **more: Any) -> logging.LogRecord:  # noqa: ANN401 (the factory's)
         record = make(*args, **more)
         job = running.get()
-        if job is not None and job.keeps_log:
-            job.note_log(line_of(record))
+        if job is not None:
+            if job.keeps_log:
+                job.note_log(line_of(record))
+            if job.records is not None:
+                job.records(record)
         return record
 
     setattr(made, _RECORDS, True)
     logging.setLogRecordFactory(made)
 
 
-def line_of(record: logging.LogRecord) -> str:
-    """Format a record as one line: time, level, logger, message, and its error."""
+def text_of(record: logging.LogRecord) -> str:
+    """Return the message of a record, and its error; never raises."""
     try:
         shown_text = record.getMessage()
     except Exception:  # noqa: BLE001 (arguments that do not fit, or cannot be shown)
-        shown_text = str(record.msg)
+        try:
+            shown_text = str(record.msg)
+        except Exception:  # noqa: BLE001 (its own __str__ may do anything)
+            shown_text = "(no message)"
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
         try:
             shown_text += f" ({type(error).__name__}: {error})"
         except Exception:  # noqa: BLE001 (an exception's own __str__ may do anything)
             shown_text += f" ({type(error).__name__})"
+    return shown_text
+
+
+def line_of(record: logging.LogRecord) -> str:
+    """Format a record as one line: time, level, logger, message, and its error."""
+    shown_text = text_of(record)
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.created))
     head = f"{at}.{int(record.msecs):03} {record.levelname} {record.name}:"
     return one_line(f"{head} {shown_text[: 2 * _LONGEST]}", _LONGEST)

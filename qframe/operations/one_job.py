@@ -28,6 +28,7 @@ from qframe.operations.board import Board
 from qframe.operations.failures import FailedState
 from qframe.operations.flows import FlowState
 from qframe.operations.jobs import FilteredMessage, JobState, shown_payload
+from qframe.operations.recordings import RecordingState
 from qframe.operations.running import RunsOn, seen
 from qframe.operations.steps import StepState
 from qframe.payload import envelope, tags
@@ -135,6 +136,8 @@ class OneJob(BaseModel):
     flow: FlowState | None
     exception: str
     """The error of a failed job, with its traceback."""
+    recording: RecordingState | None
+    """What was kept of its last attempt that was killed, timed out or ran out of memory."""
     payload: str | None
     """Secrets are stars, and what is encrypted stays so."""
 
@@ -221,6 +224,7 @@ def find(
         batch=_batch(home, message),
         flow=_flow(home, message),
         exception=record.exception[:LONGEST] if record else "",
+        recording=RecordingState.of(history.recording),
         payload=None if payload is None else shown_payload(payload),
     ), True
 

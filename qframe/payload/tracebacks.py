@@ -14,6 +14,9 @@ _PLUMBING = re.compile(r"/lib/python3[^/]*/(?:asyncio|concurrent|threading\.py|c
 """Modules of the standard library that call jobs."""
 _LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages)|^<")
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/vendor/")
+_PACKAGE = re.compile(
+    r"(?:/(?:site|dist)-packages|/vendor|/lib/python3[^/]*)/(?!(?:site|dist)-packages/)(\w+)"
+)
 _FRAME = re.compile(
     r'^ *File "([^"\n]+)", line (\d+), in (.+)(?:\n    (?! *File )(.*))?', re.MULTILINE
 )
@@ -28,6 +31,14 @@ def is_own(file: str) -> bool:
 def is_of_package(file: str) -> bool:
     """Whether a file belongs to an installed package other than qframe."""
     return bool(_PACKAGES.search(file)) and not file.startswith(_OURS)
+
+
+def package_of(file: str) -> str:
+    """Return the installed package, or the module of the standard library, that a file is of."""
+    if file.startswith(_OURS):
+        return "qframe"
+    found = _PACKAGE.search(file)
+    return "" if found is None else found[1]
 
 
 def full(error: BaseException) -> str:
@@ -60,14 +71,16 @@ def _begun_outside(error: BaseException) -> traceback.TracebackException:
     while left:
         each = left.pop()
         frames = each.stack or ()
-        first = next((at for at, frame in enumerate(frames) if not _calls(frame.filename)), 0)
+        first = next(
+            (at for at, frame in enumerate(frames) if not calls_application(frame.filename)), 0
+        )
         del each.stack[:first]
         left += each.exceptions or ()
         left += [other for other in (each.__cause__, each.__context__) if other is not None]
     return made
 
 
-def _calls(file: str) -> bool:
+def calls_application(file: str) -> bool:
     """Whether a file belongs to what calls the application: qframe, or Python's own machinery."""
     return file.startswith(_OURS) or bool(_PLUMBING.search(file))
 

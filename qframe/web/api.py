@@ -39,6 +39,7 @@ from qframe.operations.holds import HoldState
 from qframe.operations.jobs import Jobs
 from qframe.operations.one_job import OneJob
 from qframe.operations.queues import QueueState
+from qframe.operations.recordings import RecordingState
 from qframe.operations.retries import RetryState
 from qframe.operations.schedules import ScheduleState
 from qframe.operations.waiting import Scope
@@ -180,6 +181,7 @@ class FailedWhole(FailedState):
 
     exception: str
     payload: str
+    recording: RecordingState | None
 
 
 class Retries(BaseModel):
@@ -320,6 +322,7 @@ def _one_failed(board: Board, asked: Named) -> FailedWhole:
         **FailedState.of(record).model_dump(),
         exception=record.exception,
         payload=jobs.shown_payload(record.payload),
+        recording=RecordingState.of(record.history.recording),
     )
 
 

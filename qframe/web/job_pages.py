@@ -12,14 +12,14 @@ from qframe.contracts.browsing import Place
 from qframe.contracts.status import State
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
-from qframe.operations import finished, one_job, running, waiting
+from qframe.operations import finished, one_job, recordings, running, waiting
 from qframe.operations.board import Board
 from qframe.operations.jobs import Jobs
 from qframe.operations.queues import QueueState
 from qframe.operations.reading import NotYetError
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
-from qframe.web import timeline
+from qframe.web import recorded, timeline
 from qframe.web.errors import NotThere
 from qframe.web.rendering import LIMIT, LOOK, PageView, filter_of
 
@@ -166,8 +166,11 @@ def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     job, is_sure = one_job.find(view.board, uuid, query.get("connection"), query.get("queue"))
     if job is None:
         raise NotThere(not_found(view.board, uuid, is_sure=is_sure))
+    kept = job.recording
     return {
         "job": job,
+        "curves": None if kept is None else recorded.drawn(kept),
+        "memory_events": "" if kept is None else recordings.events_of(kept),
         "state": timeline.state_of(job),
         "moments": timeline.moments(job),
         "result": None if job.status is None else job.status.result,

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from gc import collect
-from typing import Any
+from typing import Any, Protocol
 
 from qframe import events
 from qframe.contracts.status import State
@@ -50,6 +50,12 @@ _GLANCE = 0.02
 _SETTLE_DONE = needs.Settle(outcomes.DONE.end)
 
 
+class RecordsHere(Protocol):
+    """Records the job in the process that runs it."""
+
+    def begin_here(self, job: ReservedJob) -> None: ...
+
+
 class Attempt:
     """One reserved job, from before its start to its one end."""
 
@@ -71,6 +77,8 @@ class Attempt:
     """Whether the job starts even if it should be refused."""
     is_bare = False
     """Whether middleware is skipped."""
+    recorder: RecordsHere | None = None
+    """What its process is to begin with, if its supervisor records it."""
     _handler_began = 0.0
     """When the timeout of a job whose class had to be imported began."""
 
@@ -286,6 +294,8 @@ class Attempt:
         shared.leases.keep(self.job, limit)
         if self.scoreboard is not None:
             self.scoreboard.running(self.job.reservation.fence, limit, self.slot_leases)
+            if shared.job_recorder is not None and shared.job_recorder.keeps_log:
+                self.job.records = self.scoreboard.ring.note
 
     def now_known(self, job_class: type[JobDefinition]) -> None:
         """Applies the limits of a class that had to be imported first."""
@@ -340,6 +350,9 @@ class Attempt:
         """Decides what becomes of the job, and fires the event of its exception."""
         job, error, intent = self.job, report.error, report.intent
         self.error = error
+        recorder, score = self.shared.job_recorder, self.scoreboard
+        if error is not None and recorder is not None and score is not None:
+            job.recording = recorder.recorded(score, error, job.attempts())
         if intent is not None and not (job.is_settled or (yield from self._settled(intent))):
             return outcomes.LOST
         if error is not None and (job.is_settled or not outcomes.is_early(error)):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import qframe_health
@@ -30,6 +32,8 @@ from qframe.worker import needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import NOTHING, Answers, Report, lived_in_steps
 from qframe.worker.outcome import JobOutcome, out_of_group
+from qframe.worker.pool.scoreboard import JobScore
+from qframe.worker.recorder import stacks
 from qframe.worker.shared import Shared
 from qframe.worker.slot_leases import ConcurrencyLimit
 
@@ -112,6 +116,14 @@ class Runner(Shared):
         ends = self.signals.ends_at
         by_job = moves if ends == math.inf else ends + self.options.grace + qframe_health.WITHIN
         return max(came_round, by_job)
+
+    def stacks(self) -> Iterator[tuple[JobScore, bytes]]:
+        """Yields the stack of each running job, from another thread."""
+        main = threading.main_thread().ident
+        for attempt in (*self.running.values(),):
+            score = getattr(attempt, "scoreboard", None)
+            if score is not None and main is not None:
+                yield score, stacks.of_frame(sys._current_frames().get(main))  # noqa: SLF001 (the one way)
 
     def at_rest(self) -> None:
         """No job follows at once: clears both stages of the timeout."""

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from qframe import events
 from qframe.connection import Connection
+from qframe.contracts.recording import Recording
 from qframe.drivers import process
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import LOST_LEASE, Interruption, JobCancelled, JobInterrupted
@@ -52,6 +53,15 @@ class Interrupts(Protocol):
         """The handler has ended: nothing is raised any more."""
 
 
+class RecordsJobs(Protocol):
+    """Records the jobs of this process."""
+
+    keeps_log: bool
+
+    def recorded(self, score: JobScore, error: BaseException, attempt: int) -> Recording | None:
+        """Returns what was kept of the job in a slot; None for an error of which nothing is."""
+
+
 class RunningAttempt(Protocol):
     """An attempt whose handler runs."""
 
@@ -67,6 +77,10 @@ class Shared:
     runs_here = True
     lifespan: Lifespan | None = None
     """The program's own context manager around the jobs of this process."""
+    flight_recorder = "off"
+    """What is kept of a job that is killed: `worker.recorder` of the settings."""
+    job_recorder: RecordsJobs | None = None
+    """Records the jobs of this process, if its pool wants that."""
     resources: ResourceScope | None = None
     """What its jobs are given; the loop closes it after the last one."""
 

@@ -26,6 +26,7 @@ from qframe.worker.loop import Loop
 from qframe.worker.options import StopReason, WorkerOptions
 from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import WorkedQueues
+from qframe.worker.recorder.pooled import WorkerRecorder
 from qframe.worker.runner import Runner
 from qframe.worker.side_tasks import SideTask, SideTasks, running
 from qframe.worker.signals import Signals
@@ -81,6 +82,7 @@ class JobWorker:
         path = self.manager.settings.worker.lifespan if self.enters_lifespan else None
         self._lifespan = None if path is None else Lifespan(path)
         self._resources: ResourceScope | None = None
+        self._recorder: WorkerRecorder | None = None
 
     @property
     def jobs(self) -> int:
@@ -155,10 +157,14 @@ class JobWorker:
             try:
                 loop.begin()
                 if self.member is not None:
+                    self._record_jobs(loop, self.member)
                     self._join(self.member, signals)
                 with self._beside(loop), execution.kept_event_loop():
                     reason = self.stop_reason = loop.run()
             finally:
+                if self._recorder is not None:
+                    self._recorder.stop()
+                    self._recorder = None
                 loop.end()
                 if report is not None:
                     report.stop()
@@ -205,6 +211,7 @@ class JobWorker:
             ),
         )
         runner.lifespan, runner.resources = self._lifespan, self._resources
+        runner.flight_recorder = self.manager.settings.worker.recorder
         if self.connection.is_measured and self.manager.settings.metric_tags:
             runner.by_tag = TagRecorder(self.manager.settings.metric_tags)
         return loop(
@@ -257,6 +264,14 @@ class JobWorker:
 
             return running_sidecar(tasks, beats, cast("IsolatingRunner", loop.runner))
         return running(tasks, beats)
+
+    def _record_jobs(self, loop: Loop, member: PoolMember) -> None:
+        """Keeps for the pool what the jobs of this process do; processes of jobs have their own."""
+        kept = self.manager.settings.worker.recorder
+        if kept != "off" and not self.options.isolate and self.heeds_signals:
+            stacks, keeps_log = loop.runner.stacks, kept == "full"
+            self._recorder = WorkerRecorder(member.scoreboard, stacks, keeps_log=keeps_log)
+            loop.runner.job_recorder = self._recorder
 
     def _join(self, member: PoolMember, signals: Signals) -> None:
         """Tells the pool that signals are handled; an earlier pause may have been lost."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qframe.contracts import History, Sizes
+from qframe.contracts.recording import Recording, SeenStack, UsedPoint
 from qframe.features.status import cancel_key, cancelled_key
 from qframe.payload import envelope
 from tests.console.conftest import Shop
@@ -545,3 +546,30 @@ def test_cancel_names_a_connection_whose_jobs_cannot_be_listed(
     keys = cancelled_key("bean", "u"), cancel_key("u")
     assert shop.manager.connection("bean").store.get(*keys) == ["1", "1"]
     assert shop.manager.connection("bean").size() == 1
+
+
+def test_what_was_recorded_of_a_killed_job_is_shown(shop: Shop) -> None:
+    recorded = Recording(
+        attempt=1,
+        summary="killed by SIGKILL, 1.9 GB of 2 GB and rising 40 MB/s, in import.py:88",
+        log=(f"10:00:00 INFO app: {EVIL}",),
+        stacks=(SeenStack((0.4, 1.4), ("/app/import.py:88 handle",)), SeenStack((), ("x",))),
+        curve=(UsedPoint(2.0, 900.0, 0.5), UsedPoint(1.0, 1900.0, 1.0)),
+        memory_events={"oom_kill": 1},
+    )
+    history = History().started(1, "h", 1, 1e9).ended("error", "DirtyExit").recorded(recorded)
+    shop.keep("u-1", history=history)
+    shop.keep("u-2")
+    said = shop.run("failed", "u-1").out
+    for words in (
+        f"recorded of attempt 1: {recorded.summary}", "▄█  900 to 1900 MB", "at most 100 %",
+        "oom_kill +1", "stack 0.4 s before its end, seen 2 times", "    /app/import.py:88 handle",
+        "10:00:00 INFO app: a\\x1b[31mred",
+    ):  # fmt: skip
+        assert words in said
+    assert "\x1b" not in said
+    kept = shop.run("failed", "u-1", "--json").rows["recording"]
+    assert kept["summary"] == recorded.summary
+    assert kept["memory_events"] == {"oom_kill": 1}
+    assert shop.run("failed", "u-2", "--json").rows["recording"] is None
+    assert "recorded" not in shop.run("failed", "u-2").out

@@ -50,7 +50,7 @@ class Site:
             **more,
         }
         text = f'Traceback (most recent call last):\n  File "/app/x.py", line 3, in f\n{error}'
-        record = FailedJob(uuid=uuid, exception=text, history=History(), **fields)
+        record = FailedJob(uuid=uuid, exception=text, **{"history": History(), **fields})
         self.queue.failed.add(record)
         return record
 

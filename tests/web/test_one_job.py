@@ -15,6 +15,8 @@ import pytest
 
 from qframe import Queueable, QueueManager, Worker, batch, chain, dispatch, manager
 from qframe.contracts.backend import Capability
+from qframe.contracts.history import History
+from qframe.contracts.recording import Recording, SeenStack, UsedPoint
 from qframe.contracts.status import State
 from qframe.exceptions import JobSuspended
 from qframe.features.base import End
@@ -26,6 +28,16 @@ from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import decide
 from tests.web.conftest import FROM_HERE, Site
 from tests.web.test_pages import post, push, text_of
+
+RECORDED = Recording(
+    attempt=1,
+    summary="killed by SIGKILL, 1.9 GB of 2 GB",
+    log=("<b>&\0",),
+    stacks=(SeenStack((0.3, 1.3), ("at import.py:88",)),),
+    curve=(UsedPoint(2.0, 900.0, 0.5), UsedPoint(1.0, 1900.0, 1.0)),
+    memory_events={"oom_kill": 1},
+    limit=2048.0,
+)
 
 
 class Step(Queueable):
@@ -324,3 +336,23 @@ def test_a_job_that_waits_where_none_can_be_searched_for_is_noted(site: Site) ->
     Worker(site.queues, WorkerOptions(stop_when_empty=True, memory=0)).run()
     assert asked(site, uuid)["status"]["state"] == "CANCELLED"
     assert "Cancel" not in text_of(client, f"/jobs/{uuid}").partition("Timeline")[0]
+
+
+def test_what_was_recorded_of_a_killed_job_is_shown(small: Site) -> None:
+    history = History().started(1, "h", 1, 1e9).ended("error").recorded(RECORDED)
+    small.keep("killed", history=history)
+    kept = asked(small, "killed")["recording"]
+    assert kept["summary"] == RECORDED.summary
+    assert kept["curve"][-1] == {"seconds_before_end": 1.0, "megabytes": 1900.0, "processor": 1.0}
+    assert small.client().get("/api/v1/failed/killed").json()["recording"] == kept
+    page = small.client().get("/failed/killed").text
+    assert page.count('<line x1="0.00%"') == 2, "the curves of memory and processor"
+    said = text_of(small.client(), "/failed/killed")
+    for words in (
+        "Attempt 1: killed by SIGKILL, 1.9 GB of 2 GB", "memory.events of its cgroup: oom_kill +1",
+        "at import.py:88", "seen 2 times", "<b>&\\x00", "Memory 1,900 of 2,048 MB",
+    ):  # fmt: skip
+        assert words in said
+    small.keep("plain")
+    assert asked(small, "plain")["recording"] is None
+    assert "last seconds" not in text_of(small.client(), "/failed/plain")

@@ -119,6 +119,10 @@ def test_a_process_that_ends_without_a_word_is_a_dirty_exit(
     assert "DirtyExit: the process of the job" in last
     assert words in last
     assert f"pid {starts[1][-1]}" in last
+    recording = record.history.recording
+    assert recording is not None
+    assert recording.summary.startswith(words.removeprefix("was ").partition(",")[0])
+    assert how != "segfault" or " at iso.py:" in recording.summary
     ended = [(each.ended, words in each.error) for each in record.history.attempts]
     assert ended == [("error", True)] * 2
     (told,) = project.notes("failed")
@@ -300,6 +304,10 @@ def test_a_job_that_does_not_end_is_killed_and_fails_at_once(project: Project, j
     pids = [line[-1] for line in project.notes("start")]
     assert all(map(is_gone, pids))
     assert "in handle" in worker.err, "its stack is on stderr"
+    recording = record.history.recording
+    assert recording is not None
+    assert recording.summary.startswith("killed after its timeout of 1.5 s")
+    assert recording.summary.partition(" at ")[2].startswith(("jobs.py:", "iso.py:"))
     assert len(project.notes("start")) == 2
     stop(worker)
 

@@ -185,7 +185,7 @@ def rescue(project: Project, fence: bytes, *, done: bool = False, **about: bool)
         job.settled(deferred=True)
     told: list[Rescue] = []
     rescuer = Rescuer(lambda: project.queue, WorkerOptions(tries=2, backoff=(3,)), told.append)
-    rescuer.rescue(Orphan(job.last_job(), 1, "killed by SIGKILL", **about))
+    rescuer.rescue(Orphan(job.last_job(), 1, "killed by SIGKILL", None, **about))
     rescuer.end()
     score.close()
     (rescued,) = told

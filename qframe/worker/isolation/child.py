@@ -63,6 +63,8 @@ class ChildAttempt(Attempt):
         super().__init__(runner, IsolatedJob(parent.job, channel), parent.job_class)
         self._runner = runner
         current.running.set(self.job)
+        if parent.recorder is not None:
+            parent.recorder.begin_here(self.job)
         if tracing.active.tracing is not None:
             tracing.active.tracing.forked(parent.job)
         self.name = envelope.job_name(self.job.payload)

@@ -30,6 +30,7 @@ from qframe.worker.isolation.slot import ProcessSlot
 from qframe.worker.isolation.spawn import Spawner
 from qframe.worker.isolation.supervision import KILLED, STACKS, SupervisedChild
 from qframe.worker.options import WorkerOptions
+from qframe.worker.recorder.isolated import JobRecorder, JobRecorders
 from qframe.worker.slots.base import Slot, SlottedRunner
 
 _OF_PROCESSES = bytes([signal.SIGCHLD, signal.SIGALRM])
@@ -66,6 +67,7 @@ class IsolatingRunner(SlottedRunner):
     _has_attended = False
     """Whether it has attended to the processes since the loop last collected."""
     _spawner: Spawner | None = None
+    _recorders: JobRecorders | None = None
 
     def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (those of `Runner`)
         super().__init__(*arguments, **more)
@@ -81,7 +83,7 @@ class IsolatingRunner(SlottedRunner):
     # -- jobs -------------------------------------------------------------------------------------
 
     def slot(self, job: ReservedJob) -> ProcessSlot:
-        return ProcessSlot(self, job, self.fork)
+        return ProcessSlot(self, job, self.fork, self.recorder_of_job, self.give_back_recorder)
 
     def take(self, slots: Sequence[ProcessSlot]) -> None:
         self.enter_started(slots)
@@ -178,6 +180,20 @@ class IsolatingRunner(SlottedRunner):
         while (left := until - time.monotonic()) > 0 and not self.attend(left):
             continue
 
+    # -- what is kept of killed jobs --------------------------------------------------------------
+
+    def recorder_of_job(self) -> JobRecorder | None:
+        """Returns what records the next job; None if nothing is to be kept, or can be."""
+        if self.flight_recorder == "off":
+            return None
+        if self._recorders is None:
+            self._recorders = JobRecorders(keeps_log=self.flight_recorder == "full")
+        return self._recorders.take()
+
+    def give_back_recorder(self, recorder: JobRecorder) -> None:
+        if self._recorders is not None:
+            self._recorders.give_back(recorder)
+
     # -- processes --------------------------------------------------------------------------------
 
     def fork(self, slot: ProcessSlot, work: Work) -> SupervisedChild:
@@ -231,5 +247,8 @@ class IsolatingRunner(SlottedRunner):
         if self._spawner is not None:
             self._spawner.close()
             self._spawner = None
+        if self._recorders is not None:
+            self._recorders.close()
+            self._recorders = None
         self._selector.close()
         super().close()

@@ -35,6 +35,7 @@ from qframe.worker.isolation.messages import Message, packed_end, unpacked, unpa
 from qframe.worker.isolation.supervision import STACKS, Steps, SupervisedChild
 from qframe.worker.needs import Answers, Report, lived_in_steps
 from qframe.worker.outcome import JobOutcome, Verdict
+from qframe.worker.recorder.isolated import JobRecorder
 from qframe.worker.slots.base import Slot, SlottedRunner
 
 log = logging.getLogger("qframe")
@@ -44,6 +45,8 @@ _NO_ROOM = 2.0
 _PATIENCE = 5.0
 """Seconds a pool gives this process more than it gives the job's."""
 _GLANCE = 0.02
+RECORDED = (DirtyExit, JobTimedOut, MemoryError)
+"""The errors of a job of which its recording is kept."""
 
 
 class ProcessSlot(Slot):
@@ -63,6 +66,7 @@ class ProcessSlot(Slot):
     """Whether the process waits for the outcome."""
     _intent: End | None = None
     """How the job has settled itself."""
+    _recorder: JobRecorder | None = None
     _lag = 0.0
     """Seconds from the fork to the handler's begin, if they were many."""
     _knows_stop = False
@@ -75,8 +79,11 @@ class ProcessSlot(Slot):
         runner: SlottedRunner,
         job: ReservedJob,
         fork: Callable[[ProcessSlot, Work], SupervisedChild],
+        recorder: Callable[[], JobRecorder | None],
+        give_back: Callable[[JobRecorder], None],
     ) -> None:
         super().__init__(runner, job)
+        self._give_recorder, self._give_back = recorder, give_back
         self._fork = fork
         """Forks a process that does some work; raises `OSError` if the system allows no more."""
 
@@ -107,6 +114,8 @@ class ProcessSlot(Slot):
         self.is_left = self._child is not None and self._child.is_stuck
         yield from self._dismissed(self._grace)
         self.is_left = False
+        if self._recorder is not None:  # no process uses it any more
+            self._give_back(self._recorder)
 
     # -- while it runs ----------------------------------------------------------------------------
 
@@ -116,16 +125,23 @@ class ProcessSlot(Slot):
         events.fire(events.JobForking, job)
         attempt.began = time.monotonic()
         self.runs = True
+        recorder = attempt.recorder = self._recorder = self._give_recorder()
+        if recorder is not None:
+            recorder.begin(attempt.began)
         try:
             try:
                 process = self._child = self._fork(self, ChildAttempt.go)
+                if recorder is not None:
+                    recorder.forked(process.pid)
+                    process.look_at, process.on_late = recorder.due, recorder.is_late
                 job.says_completing = partial(process.has_unread, "completing")
             except OSError as full:
                 return (yield from self._without_room(full))
             self.cover(attempt.limits.timeout)
-            reported = yield from process.waiting(self._handle, self._look)
+            reported = yield from process.waiting(self._handle, self._look_and_record)
         finally:
             self.runs = False
+            attempt.recorder = None  # for this process only
             job.says_completing = None
         attempt.has_ended()
         waits = self._waits
@@ -136,6 +152,10 @@ class ProcessSlot(Slot):
             error = None if job.is_lost else self._why(process)
         if error is not None:  # it may have been amid a step
             job.reservation.unsent = True
+            if recorder is not None and isinstance(error, RECORDED):
+                job.recording = recorder.recording(
+                    self._how(process, error), error, job.attempts(), process.exit
+                )
         return Report(error, None, self._verdict, self._intent, waits)
 
     def _without_room(self, full: OSError) -> Steps[Report]:
@@ -144,6 +164,23 @@ class ProcessSlot(Slot):
         while time.monotonic() < until and not (self.fired or self.runner.signals.quit):
             yield until
         return Report(JobGivenBack(f"no process can be forked: {full}"))
+
+    def _look_and_record(self) -> None:
+        self._look()
+        recorder, child = self._recorder, self._child
+        if recorder is not None and child is not None and time.monotonic() >= recorder.due:
+            recorder.look(time.monotonic())
+            child.look_at = recorder.due
+
+    def _how(self, process: SupervisedChild, error: BaseException) -> str:
+        timeout = f"{self.attempt.limits.timeout:g} s"
+        if isinstance(error, MemoryError):
+            return "ran out of memory (MemoryError)"
+        if process.was_late:
+            return f"killed after its timeout of {timeout}"
+        if isinstance(error, JobTimedOut) or process.exit is None:
+            return f"timed out after {timeout}"
+        return process.exit.how()
 
     def _look(self) -> None:
         if self._child is None:

@@ -40,6 +40,19 @@ class ChildExit:
     def is_killed(self) -> bool:
         return self.status is not None and os.WIFSIGNALED(self.status)
 
+    @property
+    def signal(self) -> int:
+        """What has killed it; 0: nothing."""
+        return os.WTERMSIG(self.status) if self.status is not None and self.is_killed else 0
+
+    def how(self) -> str:
+        """How it ended, in few words."""
+        if self.status is None:
+            return "has ended, nobody knows how"
+        if self.is_killed:
+            return f"killed by {process_tree.signal_name(os.WTERMSIG(self.status))}"
+        return f"exited with code {os.waitstatus_to_exitcode(self.status)}"
+
     def words(self) -> str:
         used = f" (pid {self.pid}, at most {self.megabytes:.0f} MB, {self.seconds:.2f} s of CPU)"
         if self.status is None:

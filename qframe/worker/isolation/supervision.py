@@ -63,6 +63,10 @@ class SupervisedChild:
         self.is_stuck = False
         """Whether not even SIGKILL has ended it."""
         self.is_closed = False
+        self.look_at = math.inf
+        """When `waiting` looks again at the latest."""
+        self.on_late: Callable[[], object] = lambda: None
+        """Called before it is killed for being late."""
         self._socket = sock
         self._ended = ended
         self.selector = selector
@@ -94,7 +98,7 @@ class SupervisedChild:
             if self.exit is not None or self.is_stuck:
                 return False
             look()
-            yield self.deadline()
+            yield min(self.deadline(), self.look_at)
 
     def ending(self, seconds: float) -> Steps[None]:
         """Closes the socket, and waits for the end; it has so many seconds, 0: no limit."""
@@ -204,6 +208,7 @@ class SupervisedChild:
                 self.kill()
             else:  # it shows where it is stuck
                 self.was_late = True
+                self.on_late()
                 process_tree.send(self.pid, child.SHOW_STACKS)
                 self._ends_at = now + STACKS
         return self._ends_at

@@ -12,11 +12,12 @@ import queue as queues
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
+from qframe.contracts.recording import Recording
 from qframe.contracts.status import State
 from qframe.contracts.step import Step, Unset
 from qframe.drivers.heartbeat import start_thread
@@ -42,7 +43,7 @@ _PARTING = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A job of a dead worker, and how the worker ended, in words.
+    """A job of a dead worker, how the worker ended, in words, and what was kept of the job.
 
     `late`: the job had reached its hard timeout. `stopping`: the pool itself ended the worker while
     it stopped, so the attempt does not count.
@@ -51,6 +52,7 @@ class Orphan:
     job: LastJob
     worker: int
     words: str
+    recording: Recording | None = None
     late: bool = False
     stopping: bool = False
 
@@ -155,6 +157,8 @@ class Rescuer:
         if job is None:
             return Rescue(orphan, Fate.GONE)
         fate, end = self._end(connection, job, orphan)
+        if orphan.recording is not None and end.state is State.RELEASED:
+            job.recording = replace(orphan.recording, attempt=job.attempts())
         job.settle(end)
         if Capability.AHEAD not in connection.capabilities:  # it went with its worker's connection
             return Rescue(orphan, Fate.BACK, job.name, job.uuid)

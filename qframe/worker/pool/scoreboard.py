@@ -19,9 +19,13 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from qframe.worker.health import Vitals
+from qframe.worker.recorder.memory import RING, JobRing
 
-SIZE = 8 * 1024 * 1024
+_BODY = 8 * 1024 * 1024
+SIZE = _BODY + RING
 """Bytes of memory for a job, and for the rest; the system allocates only pages in use."""
+DUMP_AT = 1024 * 1024
+"""Where `faulthandler` of the worker writes in the first part; its last words are shorter."""
 
 _PHASE, _PAUSED = 0, 1
 _SLOTS = struct.Struct("@I")  # in native byte order: it is written at once
@@ -38,6 +42,7 @@ _ENDED_AT = 40
 _BODY_AT = 64
 _VITALS = struct.Struct("<ddd?")  # last sign of life, within how long another, until when, ready
 _VITALS_AT = 16
+_DUMP_NUMBER_AT = 48
 
 
 HeldLeases = Sequence[tuple[str, str]]
@@ -78,6 +83,8 @@ class LastJob:
     deadline: float
     fence: bytes
     slot_leases: HeldLeases = ()
+    place: int = 0
+    """The number of its slot."""
 
 
 class JobTally(NamedTuple):
@@ -96,6 +103,7 @@ class JobScore:
         self._memory = memory
         self._start = start
         self._number = 0
+        self.ring = JobRing(memory, start + _BODY)
 
     # -- the worker writes ------------------------------------------------------------------------
 
@@ -120,7 +128,7 @@ class JobScore:
         now = time.monotonic()
         self._state = JobPhase.IDLE
         held = json.dumps(slot_leases).encode() if slot_leases else b""
-        fence = fence if len(fence) + len(held) <= SIZE - _BODY_AT else b""
+        fence = fence if len(fence) + len(held) <= _BODY - _BODY_AT else b""
         ends, at, body = now + limit if limit else 0.0, self._start, fence + held
         _HEAD.pack_into(self._memory, at + _HEAD_AT, self._number, now, ends, len(fence), len(held))
         self._memory[at + _BODY_AT : at + _BODY_AT + len(body)] = body
@@ -163,15 +171,15 @@ class JobScore:
         ended, seconds = _ENDED.unpack_from(self._memory, self._start + _ENDED_AT)
         return JobTally(begun, ended, seconds, began if self.is_busy() else 0.0)
 
-    def last_job(self) -> LastJob:
+    def last_job(self, place: int = 0) -> LastJob:
         state = JobPhase(self._state)
         number, began, deadline, length, more = self._head()
         if not state:
-            return LastJob(state, number, began, deadline, b"")
+            return LastJob(state, number, began, deadline, b"", place=place)
         middle = self._start + _BODY_AT + length
         fence, held = self._memory[middle - length : middle], self._memory[middle : middle + more]
         slot_leases = [(key, value) for key, value in json.loads(held or b"[]")]
-        return LastJob(state, number, began, deadline, fence, slot_leases)
+        return LastJob(state, number, began, deadline, fence, slot_leases, place)
 
     @property
     def _state(self) -> int:
@@ -252,6 +260,16 @@ class WorkerScore:
         self._memory[_BODY_AT : _BODY_AT + len(body)] = body
         self._memory[_PHASE] = _Phase.ENDED
 
+    @property
+    def dump_number(self) -> int:
+        """The worker's descriptor for the stacks it writes; 0: it records no jobs."""
+        (number,) = _SLOTS.unpack_from(self._memory, _DUMP_NUMBER_AT)
+        return int(number)
+
+    @dump_number.setter
+    def dump_number(self, value: int) -> None:
+        _SLOTS.pack_into(self._memory, _DUMP_NUMBER_AT, value)
+
     # -- the pool writes --------------------------------------------------------------------------
 
     @property
@@ -303,7 +321,7 @@ class WorkerScore:
 
     def last_jobs(self) -> list[LastJob]:
         self._look_for_more()
-        return [job.last_job() for job in self.jobs]
+        return [job.last_job(place) for place, job in enumerate(self.jobs)]
 
     def last_words(self) -> tuple[str, dict[str, int]]:
         """Returns reason and outcomes of a worker that ended in order; else empty."""

@@ -9,9 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qframe.contracts.recording import Recording
 from qframe.worker import process_tree
 from qframe.worker.pool.child import VARIABLE
-from qframe.worker.pool.scoreboard import JobPhase, LastJob, WorkerScore
+from qframe.worker.pool.scoreboard import DUMP_AT, JobPhase, LastJob, WorkerScore
+from qframe.worker.recorder.cgroup import MemoryEvents
+from qframe.worker.recorder.sampler import CRASHES
+from qframe.worker.recorder.watch import EVERY, DumpFile, ProcessWatch
 
 _AT_ONCE = 5.0
 """Seconds that a worker which was ready must have lived, unless it has done a job, to be replaced
@@ -47,20 +51,27 @@ class WorkerExit:
     late: bool
     killed_by_pool: bool
     attempt: int
+    recordings: Mapping[int, Recording]
+    """By slot, what was kept of the jobs it was in."""
 
     @property
     def words(self) -> str:
         """How the worker ended, for its job's history."""
-        if not self.signal:
-            return f"exited with code {self.code}"
-        name = process_tree.signal_name(self.signal)
-        return f"killed by its pool ({name})" if self.killed_by_pool else f"killed by {name}"
+        return _words(-self.signal or self.code, by_pool=self.killed_by_pool)
 
 
 class PoolWorker:
     """A worker that was started; raises `OSError` if the system refuses."""
 
-    def __init__(self, command: Sequence[str], lifeline: int, *, paused: bool, slots: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        lifeline: int,
+        events: MemoryEvents,
+        *,
+        paused: bool,
+        slots: int,
+    ) -> None:
         self.score = WorkerScore.create(slots)
         self.score.paused = paused
         self.score.slots = slots
@@ -77,6 +88,9 @@ class PoolWorker:
             self.score.close()
             raise
         self.pid = self._process.pid
+        dump = DumpFile(self.score.descriptor, DUMP_AT)
+        self._watch = ProcessWatch(self.pid, dump, events)
+        self._look_at = 0.0
         self.began = time.monotonic()
         self.killed = False
         self.was_late = False
@@ -87,6 +101,32 @@ class PoolWorker:
     def is_starting(self, now: float) -> bool:
         """Whether it imports the application: others wait for that, but not for ever."""
         return not self.score.is_ready and now - self.began <= _STARTING
+
+    def look(self, now: float) -> None:
+        """Keeps what it uses and, if it runs one job and that keeps the interpreter, its stack."""
+        number = self.score.dump_number
+        if not number or now < self._look_at:
+            return
+        self._look_at = now + EVERY
+        self._watch.look(now)
+        if len(self.score.jobs) == 1:
+            (job,) = self.score.jobs
+            began = job.tally().since
+            if began:
+                self._watch.look_for_stack(now, max(began, job.ring.beat), number)
+
+    def recorded(self, left: Sequence[LastJob], code: int, how: str) -> dict[int, Recording]:
+        """Returns what was kept of the jobs that a dead worker was in."""
+        if not self.score.dump_number:
+            return {}
+        now, crashed = time.monotonic(), -code in CRASHES
+        return {
+            job.place: self._watch.recording(
+                self.score.jobs[job.place].ring, how, job.began, now, 0, crashed=crashed
+            )
+            for job in left
+            if job.state is JobPhase.RUNNING
+        }
 
     def signal(self, number: int) -> None:
         process_tree.send(self.pid, number)
@@ -154,13 +194,15 @@ class WorkerSlot:
         self.worker = None
         code, jobs = worker.reaped(status), worker.score.last_jobs()
         reason, totals = worker.score.last_words()
-        worker.score.close()
         lived = time.monotonic() - worker.began
         left = [job for job in jobs if not reason and job.state is not JobPhase.IDLE]
         started = sum(job.number for job in jobs)
         done = started - sum(job.state is not JobPhase.DEFERRED for job in left)
         # Ended by the pool, or by its own watchdog.
         late = (worker.was_late or code == 1) and any(map(is_late, left))
+        how = "timed out" if late else _words(code, by_pool=worker.killed)
+        recordings = worker.recorded(left, code, how)
+        worker.score.close()
         got_going = worker.score.is_ready and lived >= _AT_ONCE
         expected = worker.leaves or late or done or got_going
         self._at_once = 0 if expected else self._at_once + 1
@@ -178,7 +220,16 @@ class WorkerSlot:
             late=late,
             killed_by_pool=worker.killed,
             attempt=self._at_once,
+            recordings=recordings,
         )
+
+
+def _words(code: int, *, by_pool: bool) -> str:
+    """Returns how a worker ended; the code is negative for a signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    name = process_tree.signal_name(-code)
+    return f"killed by its pool ({name})" if by_pool else f"killed by {name}"
 
 
 def is_late(left: LastJob) -> bool:

@@ -24,6 +24,7 @@ from qframe.worker.pool.rescuer import Orphan
 from qframe.worker.pool.scoreboard import LastJob
 from qframe.worker.pool.slot import PoolWorker, WorkerExit, WorkerSlot, is_late
 from qframe.worker.pool.tally import GroupTally, Tally
+from qframe.worker.recorder.cgroup import MemoryEvents
 from qframe.worker.wakeup import STOPS, WakeUp
 
 _LOOK = 1.0
@@ -113,6 +114,7 @@ class Supervisor:
         place: WritesHealth | None = health if member is None else member.scoreboard
         self._health = None if place is None else PoolHealth(place)
         self._tally = Tally()
+        self._events = MemoryEvents()
         self.seen: Mapping[str, GroupTally] = {}
         """How each group stood when the main thread last looked."""
         self._lifeline, self._lifeline_end = os.pipe()
@@ -289,6 +291,9 @@ class Supervisor:
 
     def _look(self) -> None:
         self.seen = self._tally.look(self._slots)
+        now = time.monotonic()
+        for worker in self._workers:
+            worker.look(now)
 
     def _ended(self, slot: WorkerSlot, exit_: WorkerExit) -> None:
         self.totals.update(exit_.totals)
@@ -311,7 +316,8 @@ class Supervisor:
         if late:
             words = f"{words} {time.monotonic() - left.began:.1f} s after its start"
         stopping = bool(self._stopping) and exit_.killed_by_pool
-        return Orphan(left, exit_.number, words, late=late, stopping=stopping)
+        recording = exit_.recordings.get(left.place)
+        return Orphan(left, exit_.number, words, recording, late=late, stopping=stopping)
 
     def _delay(self, slot: WorkerSlot, exit_: WorkerExit) -> float | None:
         """Returns the seconds until another worker takes the slot; None if none does."""
@@ -362,6 +368,7 @@ class Supervisor:
                 slot.worker = PoolWorker(
                     self._commands[slot.group],
                     self._lifeline,
+                    self._events,
                     paused=self.paused,
                     slots=self.slots,
                 )

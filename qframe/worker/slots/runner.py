@@ -8,6 +8,7 @@ import contextvars
 import logging
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,8 @@ from qframe.worker import needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import Answers, Left, Report, lived, lived_in_steps
 from qframe.worker.options import MOST_AT_ONCE
+from qframe.worker.pool.scoreboard import JobScore
+from qframe.worker.recorder import stacks
 from qframe.worker.slots.base import Slot, SlottedRunner
 from qframe.worker.slots.interrupts import SlotInterrupts, Steps, current
 from qframe.worker.slots.jobs_loop import JobsLoop
@@ -249,6 +252,20 @@ class SlotRunner(SlottedRunner):
         """Those whose handlers run, or are about to."""
         slots = cast("dict[ReservedJob, LocalSlot]", self.taken.copy())
         return [slot for job, slot in slots.items() if slot.is_left or job in self.running]
+
+    def stacks(self) -> Iterator[tuple[JobScore, bytes]]:
+        frames, now_on_loop = sys._current_frames(), self.jobs_loop.current()  # noqa: SLF001 (the one way)
+        for slot in self.going:
+            score, interrupts = slot.attempt.scoreboard, slot.interrupts
+            if score is None or not interrupts.runs:
+                continue
+            task = interrupts.task
+            if task is None:
+                yield score, stacks.of_frame(frames.get(interrupts.thread))
+            elif task is now_on_loop:
+                yield score, stacks.of_frame(frames.get(self.jobs_loop.thread))
+            else:
+                yield score, stacks.of_task(task)
 
     @cached_property
     def answers(self) -> Answers:

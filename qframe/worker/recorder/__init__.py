@@ -1,0 +1,1 @@
+"""Flight recorder: what a supervisor keeps of its jobs' last seconds, for when they are killed."""

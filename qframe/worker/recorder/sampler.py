@@ -1,0 +1,52 @@
+"""Sampler: a thread that takes the stacks of running jobs once a second, in their own process."""
+
+from __future__ import annotations
+
+import _thread
+import faulthandler
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from qframe.worker.recorder import stacks
+from qframe.worker.recorder.memory import JobRing
+from qframe.worker.recorder.watch import EVERY
+
+CRASHES = {signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
+"""The signals of which `faulthandler` writes the stacks."""
+RunningStacks = Callable[[], Iterable[tuple[JobRing, bytes]]]
+
+
+def sample(running: RunningStacks, every: float = EVERY) -> Callable[[], None]:
+    """Starts the thread; returns what ends it. `running` gives the stack of each running job.
+
+    A plain thread: a job's process must not wait for its begin.
+    """
+    wait = _thread.allocate_lock()
+    wait.acquire()
+
+    def work() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        due = time.monotonic()
+        while True:
+            due = max(due + every, time.monotonic() + every / 2)
+            if wait.acquire(timeout=max(0.0, due - time.monotonic())):
+                return
+            with suppress(Exception):  # a stack may change while it is read
+                for ring, stack in running():
+                    if stack:
+                        ring.saw(stack)
+
+    with suppress(RuntimeError):  # the system allows no more
+        _thread.start_new_thread(work, ())
+    return wait.release
+
+
+def write_stacks_to(descriptor: int, *, fatal: bool) -> None:
+    """Makes `faulthandler` write there when asked by signal and, if `fatal`, at a crash."""
+    with suppress(OSError, ValueError, RuntimeError):
+        if fatal:
+            faulthandler.enable(descriptor)
+        if stacks.SIGNAL:
+            faulthandler.register(stacks.SIGNAL, descriptor, all_threads=False)
