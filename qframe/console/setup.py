@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +15,9 @@ from qframe.console.options import Config, ConnectionOption, Json
 from qframe.console.payloads import lines_of
 from qframe.console.place import hint, origin_fields
 from qframe.console.text import print_error, print_json, say
-from qframe.contracts.backend import Capability
-from qframe.exceptions import ConfigurationError, QframeError
+from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
-from qframe.operations import forecast, names, payloads, unsafe
+from qframe.operations import checkup, payloads, unsafe
 from qframe.payload import encryption
 from qframe.schedules.definition import Schedule
 from qframe.schedules.schedulers import load
@@ -32,8 +30,6 @@ AtMost = Annotated[
 ]
 NoFailed = Annotated[bool, typer.Option("--without-failed", help="Leave out the failed jobs.")]
 _NOT_CHECKED = ("payloads not checked, as the jobs cannot be imported",)
-_ABROAD = "sqs"
-"""The built-in connection to servers of others, with whatever credentials are around."""
 _TOML = """\
 # qframe: the settings one changes first, with their defaults.
 default = "database"
@@ -144,8 +140,8 @@ def check(
         planned = load(queues)
     except ConfigurationError as error:
         trouble = str(error)
-    used = {*_in_use(queues), connection}
-    rows = [_checked(queues, name, is_used=name in used) for name in wanted]
+    used = {*checkup.in_use(queues), connection}
+    rows = [checkup.checked(queues, name, is_used=name in used) for name in wanted]
     found = None
     if with_payloads and not trouble:
         found = payloads.check(queues, connection, at_most=at_most, failed=not without_failed)
@@ -190,33 +186,6 @@ def _print_schedules(planned: list[Schedule]) -> None:
     for each in planned:
         for warning in unsafe.of_schedule(each):
             say(f"warning  {warning.about}: {warning.text}")
-
-
-def _in_use(queues: QueueManager) -> list[str]:
-    try:
-        return queues.in_use()
-    except ConfigurationError:  # the row of the connection says what is wrong
-        return [queues.settings.default, *queues.settings.connections]
-
-
-def _checked(queues: QueueManager, name: str, *, is_used: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"connection": name, "answer": "", "ms": None}
-    row |= {"error": "", "unused": "", "warnings": []}
-    if name == _ABROAD and not is_used:
-        return row | {"unused": "not asked, as nobody configured it"}
-    try:
-        queue = queues.connection(name)
-        began = time.monotonic()
-        health = queue.backend.check()
-        row["answer"] = health.version
-        row["ms"] = round((time.monotonic() - began) * 1000, 1)
-        row["warnings"] = [each.text for each in unsafe.of_connection(queues, queue, health)]
-        if Capability.RESERVE in queue.capabilities:
-            row["warnings"] += names.unlikely(queues, queue)
-            row["warnings"] += forecast.warnings(queues, queue)
-    except QframeError as error:
-        row["error" if is_used else "unused"] = str(error)
-    return row
 
 
 def _print_place(settings: configuration.Settings) -> None:

@@ -26,6 +26,8 @@ Access: TypeAlias = Literal["none", "read", "act", "dispatch"] | Collection[str]
 of which `dispatch` is one.
 """
 DISPATCH = "dispatch"
+DOCTOR = "doctor"
+"""The name of the right to a report for a bug, which has the configuration and stacks."""
 
 
 class Visitor(NamedTuple):
@@ -67,7 +69,7 @@ class Grant:
         return action in self.actions
 
 
-_EVERYTHING = frozenset({*ACTIONS, DISPATCH})
+_EVERYTHING = frozenset({*ACTIONS, DISPATCH, DOCTOR})
 NOBODY = Grant("", reads=False, actions=frozenset())
 
 

@@ -33,11 +33,12 @@ from qframe import forks
 from qframe import manager as managers
 from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
+from qframe.operations import archive, doctor
 from qframe.operations.actions import ACTIONS, Wanted, perform
 from qframe.operations.board import Board
 from qframe.payload.text import one_line
 from qframe.web import api, confirm, dispatch_document, pages, prometheus, rendering, told
-from qframe.web.access import DISPATCH, Authorize, Grant
+from qframe.web.access import DISPATCH, DOCTOR, Authorize, Grant
 from qframe.web.dispatching import JobPort, Refused
 from qframe.web.errors import TITLES, NotAllowed, NotThere, described, problem
 from qframe.web.guard import Guard, grant_of
@@ -124,6 +125,7 @@ class _Web:
             Route("/actions/{action}", self._act, methods=["POST"]),
             Route("/api/v1/actions/{action}", self._act_api, methods=["POST"]),
             Route("/api/v1/openapi.json", self._openapi),
+            Route("/api/v1/doctor", self._doctor, methods=["POST"]),
             Route("/api/v1/jobs", self._dispatch, methods=["POST"]),
             *(
                 Route(f"/api{route_of(path)}", partial(self._answer, endpoint))
@@ -327,6 +329,16 @@ class _Web:
     async def _metrics(self, _request: Request) -> Response:
         text = await self._run(lambda: prometheus.exposition(self._see()))
         return Response(text, media_type=prometheus.CONTENT_TYPE)
+
+    async def _doctor(self, request: Request) -> Response:
+        """Gives an archive for a bug report: without secrets, and never with payloads."""
+        if not grant_of(request).allows(DOCTOR):
+            raise NotAllowed("you may not get the report of the doctor")
+        queues = self._see().manager
+        report = await self._in_thread(self._dispatching, lambda: doctor.report(queues))
+        name = archive.file_name(time.time())
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(archive.packed(report), 200, headers, "application/zip")
 
     # -- live -------------------------------------------------------------------------------------
 

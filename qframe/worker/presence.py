@@ -21,6 +21,7 @@ from qframe.payload import tags, tracebacks
 from qframe.payload.text import one_line
 from qframe.worker import memory
 from qframe.worker.roster import BEAT, KEPT, REGISTER, TTL, Entry, RunningJob
+from qframe.worker.stacks import StackAnswers
 
 log = logging.getLogger("qframe")
 
@@ -105,10 +106,11 @@ class Presence:
         self._written = 0.0
         self._registers_at = 0.0
         self._writing = Writing("the worker's entry and counters")
+        self._stacks = StackAnswers(store, entry.id)
 
     def beat(self) -> None:
         """Writes what has changed or is due. Never raises."""
-        self._writing.attempt(self._see, self._count, self._write)
+        self._writing.attempt(self._see, self._count, self._write, self._stacks.look)
 
     def leave(self) -> None:
         """Writes the last counts and removes the entry. Never raises."""

@@ -1,0 +1,87 @@
+"""Stacks: where the threads of workers are, asked for by a fact and answered by each heartbeat.
+
+A worker whose job holds the interpreter (in C code) does not answer.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+
+from qframe.drivers.store import Store
+from qframe.payload.text import printable
+
+EVERY = 5.0
+"""Seconds between two looks of a worker whether somebody asks."""
+PATIENCE = EVERY + 2.0
+"""Seconds in which every worker that can answer has."""
+_ASKED = "stacks:asked"
+_ASKED_FOR = 30.0
+_KEPT = 60.0
+_PAUSE = 0.25
+_MOST_THREADS = 50
+_MOST_FRAMES = 60
+_LONGEST = 40_000
+
+
+def _answer_key(worker: str) -> str:
+    return f"stacks:of:{worker}"
+
+
+class StackAnswers:
+    """Answers for one worker, at most once to each question."""
+
+    def __init__(self, store: Store, worker: str) -> None:
+        self._store, self._worker = store, worker
+        self._looks_at = 0.0
+        self._answered: str | None = None
+
+    def look(self) -> None:
+        """Answer if somebody asks; called each second, it reads the store every five."""
+        now = time.monotonic()
+        if now < self._looks_at:
+            return
+        self._looks_at = now + EVERY
+        (asked,) = self._store.get(_ASKED)
+        if asked is not None and asked != self._answered:
+            text = json.dumps({"asked": asked, "text": taken()})
+            self._store.set(_answer_key(self._worker), text, _KEPT)
+            self._answered = asked
+
+
+def taken() -> str:
+    """Return the stacks of all threads of this process as text, without the values in them."""
+    names = {each.ident: each.name for each in threading.enumerate()}
+    parts: list[str] = []
+    for ident, frame in [*sys._current_frames().items()][:_MOST_THREADS]:  # noqa: SLF001 (its name)
+        lines = traceback.format_stack(frame)[-_MOST_FRAMES:]
+        parts.append(f"{printable(names.get(ident, str(ident)), 80)}:\n{''.join(lines)}")
+    return "\n".join(sorted(parts))[:_LONGEST]
+
+
+def ask(store: Store, workers: Iterable[str], patience: float = PATIENCE) -> dict[str, str]:
+    """Return the stacks of the workers that answer within `patience` seconds, by their ids.
+
+    Raises `BackendUnavailable`.
+    """
+    token, left, found = secrets.token_hex(8), [*workers], dict[str, str]()
+    if not left:
+        return found
+    store.set(_ASKED, token, _ASKED_FOR)
+    ends = time.monotonic() + patience
+    while left and time.monotonic() < ends:
+        time.sleep(_PAUSE)
+        texts = store.get(*(_answer_key(each) for each in left))
+        for worker, text in zip([*left], texts, strict=True):
+            with suppress(ValueError, TypeError, KeyError):  # of another version
+                answer = json.loads(text or "{}")
+                if answer["asked"] == token:
+                    found[worker] = str(answer["text"])
+                    left.remove(worker)
+    return found
