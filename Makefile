@@ -5,6 +5,8 @@
 PYTHON ?= python3
 ARGS   ?=
 BASE   ?= origin/main
+# Which tests `make test` runs; .ci/run takes MARKS="not long".
+MARKS  ?= not slow
 # Processes of pytest: most tests of real workers wait, so there are more than processors.
 PROCESSES ?= 6
 BIN    := .venv/bin
@@ -51,7 +53,7 @@ affected: $(READY) ## Run the tests whose modules a change touches; BASE=origin/
 
 test: $(READY) ## Run the tests that protect a change; ARGS="tests/worker -k timeout" narrows
 	@$(BIN)/python -m compileall -q qframe # or each of the processes they start would do it again
-	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal -m "$(MARKS)" $(ARGS)
 
 test-all: $(READY) $(VENDORS) ## Run all tests, also those that are slow by nature; ARGS as above
 	@$(BIN)/python -m compileall -q qframe

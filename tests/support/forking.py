@@ -8,6 +8,7 @@ own pid, folder, environment and output; only its modules were imported before.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import gc
 import importlib
@@ -20,7 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import setproctitle
@@ -165,6 +166,8 @@ def server_for(environment: Mapping[str, str]) -> Server | None:
 def serve() -> None:
     """Fork a command for each line that asks for one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks ends it
+    shared: set[str] = set()
+    atexit.register(_keep, shared)  # before anything else registers: it runs last
     for module in _IMPORTED:
         importlib.import_module(module)
     made = main.get_command(importlib.import_module("qframe.console.app").app)
@@ -187,7 +190,19 @@ def serve() -> None:
             pipe.write(f"{answer}\n")
         else:
             sys.exit()
+    shared.update(set(sys.modules) - {"__main__", "builtins", "sys"})
     _become(*question)
+
+
+def _keep(names: Iterable[str]) -> None:
+    """Have this process end without emptying these modules.
+
+    An interpreter empties all its modules as it ends, which copies the memory that a forked one
+    shares: a fifth of the processor time of most commands.
+    """
+    for name in names:
+        if module := sys.modules.pop(name, None):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
 
 
 def _become(
