@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -26,14 +25,6 @@ def configured(file: Path | None) -> QueueManager:
     queues = QueueManager(config.load(file))
     manager.use(queues)
     return queues
-
-
-def own_user() -> str:
-    """Returns the name of the user who runs this; "" if there is none, as in some containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return ""
 
 
 class JobConnections:

@@ -10,7 +10,7 @@ import typer
 from qframe.connection import Connection
 from qframe.console import completion, numbers, outbox
 from qframe.console.confirm import stopped
-from qframe.console.connections import JobConnections, configured, names, own_user
+from qframe.console.connections import JobConnections, configured, names
 from qframe.console.numbers import CENTURY
 from qframe.console.options import (
     Config,
@@ -24,10 +24,10 @@ from qframe.console.options import (
     seconds_of,
     the_connection,
 )
+from qframe.console.person import person
 from qframe.console.text import print_json, print_rows, say
 from qframe.contracts.backend import Capability
 from qframe.contracts.queue import STATES, Sizes
-from qframe.drivers import process
 from qframe.features.group_lines import waiting_queues
 from qframe.manager import QueueManager
 from qframe.operations import lists
@@ -59,7 +59,7 @@ def pause(
     ttl = seconds_of("--for", seconds) or None
     name = queue_name(queue) if queue else ""
 
-    who, where = own_user(), f"the command line on {process.NAME}"
+    who, where = person(), "the command line"
     act = partial(operations.pause, queue=name, seconds=ttl, who=who, where=where)
     done = JobConnections(configured(config), connection).each(act)
     say(f"paused {name or 'every queue'} of {names(done)}")

@@ -43,6 +43,8 @@ from qframe.operations.recordings import RecordingState
 from qframe.operations.retries import RetryState
 from qframe.operations.schedules import ScheduleState
 from qframe.operations.waiting import Scope
+from qframe.operations.why.asked import explain
+from qframe.operations.why.reason import Why
 from qframe.operations.workers import SupervisorState, WorkerState
 from qframe.payload.text import one_line, queue_name
 from qframe.web.errors import NotThere
@@ -156,6 +158,16 @@ class OneOf(OneQueue):
     """A job by its uuid; its queue may be left out."""
 
     id: Annotated[str, Field(max_length=500, min_length=1)]
+
+
+class WhyOf(BaseModel):
+    """A job, a queue or a class; `kind` says which it is, if it may be several."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: _Name
+    kind: Literal["", "job", "queue", "class"] = ""
+    connection: _Name = ""
 
 
 class Queues(BaseModel):
@@ -326,6 +338,10 @@ def _one_failed(board: Board, asked: Named) -> FailedWhole:
     )
 
 
+def _why(board: Board, wanted: WhyOf) -> Why:
+    return explain(board, wanted.name, wanted.kind, wanted.connection)
+
+
 def _one_job(board: Board, asked: OneOf) -> OneJob:
     found, is_sure = one_job.find(board, asked.id, asked.connection, asked.queue)
     if found is None:
@@ -403,6 +419,9 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
     ),
     "/v1/jobs": Endpoint(JobsOf, Jobs, _jobs, "Jobs that wait, run or are buried"),
     "/v1/jobs/{id}": Endpoint(OneOf, OneJob, _one_job, "One job, wherever it is"),
+    "/v1/why/{name}": Endpoint(
+        WhyOf, Why, _why, "Why a job does not run, or what holds a queue or class up"
+    ),
     "/v1/finished": Endpoint(
         FinishedOf, finished.Finished, _finished, "Tracked jobs that have ended"
     ),

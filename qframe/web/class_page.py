@@ -13,6 +13,7 @@ from qframe.operations import failures, finished, running
 from qframe.operations.board import Board
 from qframe.operations.failures import FailedState
 from qframe.payload.text import one_line
+from qframe.web import why_page
 from qframe.web.periods import charted
 from qframe.web.rendering import LOOK, PageView
 
@@ -38,6 +39,7 @@ def one_class(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
         **found,
         "job": job,
         "states": known,
+        "why": why_page.of_states(board, job, known),
         "causes": [each for each in board.failed.summary().causes if each.job == job][:_MOST],
         "runs": _last_runs(board, job),
     }

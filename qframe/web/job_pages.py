@@ -19,7 +19,7 @@ from qframe.operations.queues import QueueState
 from qframe.operations.reading import NotYetError
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
-from qframe.web import recorded, timeline
+from qframe.web import recorded, timeline, why_page
 from qframe.web.errors import NotThere
 from qframe.web.rendering import LIMIT, LOOK, PageView, filter_of
 
@@ -67,6 +67,7 @@ def jobs(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         "keeper": None,
         "queue": None,
         "within": None,
+        "why": None,
     }
     if place == _FINISHED:
         found["keepers"] = finished.keepers(view.board, chosen)
@@ -90,6 +91,8 @@ def jobs(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         within = found["within"]
         listed = found["listed"] = waiting.listed(view.board, within, PLACES[place], *look)
         found["total"] = _total(view, chosen, listed, _size_of(there, within, place))
+        if found["queue"] is not None and listed.jobs and place == Place.READY.value:
+            found["why"] = why_page.of_place(view.board, found["queue"])
     return found
 
 
@@ -173,6 +176,7 @@ def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
         "memory_events": "" if kept is None else recordings.events_of(kept),
         "state": timeline.state_of(job),
         "moments": timeline.moments(job),
+        "why": why_page.of_waiting(view.board, job),
         "result": None if job.status is None else job.status.result,
         "may_be_noted": _may_be_noted(view.board, job),
         "traced": _traced(job.exception, f"{view.board.manager.settings.root}/"),

@@ -26,7 +26,7 @@ from qframe.operations.retries import RetryState
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
 from qframe.schedules.known import MOST
-from qframe.web import job_pages
+from qframe.web import job_pages, why_page
 from qframe.web.class_page import one_class
 from qframe.web.errors import NotThere
 from qframe.web.job_pages import counted
@@ -287,6 +287,7 @@ PAGES: dict[str, WebPage] = {
     "/queues": WebPage("queues.html", _queues),
     "/jobs": WebPage("jobs.html", job_pages.jobs),
     "/jobs/{uuid}": WebPage("job.html", job_pages.job),
+    "/why/{name}": WebPage("why.html", why_page.page),
     "/failed": WebPage("failed.html", _failed),
     "/failed/{uuid}": WebPage("job.html", job_pages.job),
     "/workers": WebPage("workers.html", _workers),

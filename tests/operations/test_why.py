@@ -20,6 +20,7 @@ from qframe.drivers.store import pause_key
 from qframe.exceptions import AmbiguousId, BackendUnavailable, ConfigurationError
 from qframe.features.reserved import ReservedJob
 from qframe.middleware import RateLimited, ThrottlesExceptions, WithoutOverlapping
+from qframe.operations import holds
 from qframe.operations import queues as operations
 from qframe.operations.board import Board
 from qframe.operations.why import asked, of_job, turn
@@ -354,6 +355,19 @@ def test_buried_jobs_of_a_queue_are_told(here: Connection) -> None:
         f"{process.NAME} has no known end, 0s ago"
     )
     assert mended(made, "buried") == "qframe kick here --queue mail"
+
+
+def test_a_hold_names_who_made_it_and_until_when(here: Connection) -> None:
+    uuid, other = dispatch(Plain(number=7)).send(), dispatch(Plain(number=8)).send()
+    worker(here)
+    hold = holds.begin(here, "args.number:7", 3600, "ops", "their bank is down")
+    made = why(uuid)
+    text = said(made, "on hold")
+    assert text.startswith("it is held by ops until ")
+    assert text.endswith("(their bank is down): it matches args.number:7")
+    assert mended(made, "on hold") == f"qframe unhold {hold.id} --connection here"
+    assert "on hold" not in kinds(why(other))
+    assert said(why("mail"), "on hold").startswith("jobs that match args.number:7 are held by ops")
 
 
 # -- a job that waits -----------------------------------------------------------------------------

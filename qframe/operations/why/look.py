@@ -41,13 +41,17 @@ class Pause(NamedTuple):
 class ConnectionLook:
     """One connection, as one explanation sees it."""
 
-    def __init__(self, board: Board, connection: Connection, *, imports: bool) -> None:
+    def __init__(
+        self, board: Board, connection: Connection, *, imports: bool, quick: bool = False
+    ) -> None:
         self.board = board
         self.connection = connection
         self.name = connection.name
         self.able = connection.capabilities
         self.imports = imports
         """Whether the code of a job may be imported."""
+        self.quick = quick
+        """Whether a page waits, which is shown again in a moment: long searches are cut short."""
         self._known: dict[object, ReadAt[object]] = {}
 
     def read(self, key: object, act: Callable[[], T]) -> ReadAt[T]:
@@ -56,6 +60,10 @@ class ConnectionLook:
             at = time.time()
             self._known[key] = ReadAt(self.board.ask(self.connection, act), at)
         return cast("ReadAt[T]", self._known[key])
+
+    def seconds(self, usual: float) -> float:
+        """Returns how long a search may take."""
+        return usual / 20 if self.quick else usual
 
     @property
     def keeps_facts(self) -> bool:

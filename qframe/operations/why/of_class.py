@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.failed.filters import WAITING, Filter, quoted
 from qframe.jobs.definition import JobDefinition
 from qframe.operations import jobs, schedules
+from qframe.operations.board import Board
 from qframe.operations.why import of_code, of_queue, permits
 from qframe.operations.why.look import ConnectionLook
 from qframe.operations.why.reason import Explanation, Reasons, together
@@ -25,10 +27,15 @@ _MOST_QUEUES = 20
 _LISTED = 10_000
 
 
+def of_page(board: Board, connection: Connection, job: str) -> Explanation:
+    """Returns what holds a class up, for its page, without counting its jobs."""
+    return explain(ConnectionLook(board, connection, imports=False, quick=True), job)
+
+
 def explain(look: ConnectionLook, job: str) -> Explanation:
     """Returns what holds the jobs of a class up on one connection."""
     why = Reasons()
-    counts = _counted(look, job, why)
+    counts = {} if look.quick else _counted(look, job, why)
     declared = of_code.declared(look, job, why)
     named = _queues(look, job, declared, counts)
     for queue in named:

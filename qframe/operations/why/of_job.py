@@ -44,6 +44,18 @@ def explain(
     return made
 
 
+def of_page(board: Board, uuid: str, connection: str, queue: str) -> Explanation | None:
+    """Returns why a job does not run, for its page, which is read again in a moment.
+
+    None if it is not known, or runs.
+    """
+    at = time.time()
+    found = one_job.locate(board, uuid, connection, queue)
+    if found.running is not None or not (found.waiting or found.status):
+        return None
+    return _explained(board, uuid, found, at, imports=False, quick=True)
+
+
 def locate(board: Board, uuid: str, connection: str = "", queue: str = "") -> Located:
     """Finds a job; searches for longer than a page does."""
     return one_job.locate(board, uuid, connection, queue, _SEARCH)
@@ -76,12 +88,16 @@ def _place(found: Located) -> tuple[object, ...]:
     )
 
 
-def _explained(board: Board, uuid: str, found: Located, at: float, *, imports: bool) -> Explanation:
+def _explained(
+    board: Board, uuid: str, found: Located, at: float, *, imports: bool, quick: bool = False
+) -> Explanation:
     why = Reasons()
     where = found.record or found.waiting or found.running or found.status
     name = "" if where is None else where.job if isinstance(where, RunsOn) else where.name
     home = found.home or _connection(board, "" if where is None else where.connection)
-    look = None if home is None else ConnectionLook(board, home, imports=imports)
+    look = None
+    if home is not None:
+        look = ConnectionLook(board, home, imports=imports, quick=quick)
     queue = "" if where is None else where.queue
     state = "not there"
     if found.record is not None:

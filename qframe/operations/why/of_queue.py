@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+from qframe.connection import Connection
 from qframe.contracts.queue import Sizes
 from qframe.drivers.failover.settings import FailoverSettings
+from qframe.operations.board import Board
 from qframe.operations.queues import RATES_OVER
-from qframe.operations.why import ended, permits, takers, turn
+from qframe.operations.why import ended, on_hold, permits, takers, turn
 from qframe.operations.why.look import ConnectionLook, Pause
 from qframe.operations.why.reason import Explanation, Reasons, ago, until
 from qframe.payload.text import count_of, one_line
@@ -23,6 +25,7 @@ def explain(look: ConnectionLook, queue: str) -> Explanation:
     if counts is None:
         why.cannot_know(f"{look.name} does not count its jobs")
     held_up(look, queue, why, is_ready=counts is None or counts.ready > 0)
+    on_hold.of_queue(look, queue, why)
     if counts is not None and counts.buried:
         many = count_of(counts.buried, "job is", "jobs are")
         text = f"{many} buried, until somebody kicks them"
@@ -31,6 +34,14 @@ def explain(look: ConnectionLook, queue: str) -> Explanation:
         ended.elsewhere(look, queue, why)
     _flows(look, queue, counts, why)
     return why.explained("queue", _state(counts), connection=look.name, queue=queue)
+
+
+def of_page(board: Board, connection: Connection, queue: str) -> Explanation:
+    """Returns what holds a queue up, for a page, which has the counts itself."""
+    why, look = Reasons(), ConnectionLook(board, connection, imports=False, quick=True)
+    held_up(look, queue, why, is_ready=True)
+    on_hold.of_queue(look, queue, why)
+    return why.explained("queue", "", connection=look.name, queue=queue)
 
 
 def held_up(look: ConnectionLook, queue: str, why: Reasons, *, is_ready: bool) -> None:

@@ -23,6 +23,7 @@ _LEVELS: dict[str, Level] = {
     "failed": "mend",
     "unknown class": "mend",
     "paused": "mend",
+    "on hold": "mend",
     "no worker": "mend",
     "worker died": "mend",
     "quiet": "mend",

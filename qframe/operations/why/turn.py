@@ -47,7 +47,7 @@ def explain(look: ConnectionLook, queue: str, uuid: str, why: Reasons) -> None:
         ready = "" if sizes.value is None else f", of {sizes.value.ready:,} ready"
         text = f"more than {many} before it in {queue}{ready}"
         most = before.many if sizes.value is None else max(before.many, sizes.value.ready)
-        why.cannot_know(f"the jobs before it were counted for {_SECONDS:g} s only")
+        why.cannot_know(f"the jobs before it were counted for {look.seconds(_SECONDS):g} s only")
     if pace is None:
         why.cannot_know(f"how fast {queue} is worked is not known: {look.name} has no metrics")
     elif not pace:
@@ -72,7 +72,7 @@ def counted(look: ConnectionLook, queue: str, uuid: str) -> Before | None:
     if not {Capability.BROWSE, Capability.SEARCH} <= {*look.able}:
         return None
     at = time.time()
-    ends = time.monotonic() + _SECONDS
+    ends = time.monotonic() + look.seconds(_SECONDS)
     text = uuid.encode("utf-8", "surrogatepass")
     count, after = 0, ""
     while True:

@@ -13,7 +13,7 @@ from qframe.features.status import cancelled_key, may_be_noted
 from qframe.features.steps import Waiting
 from qframe.operations import steps
 from qframe.operations.jobs import FilteredMessage
-from qframe.operations.why import of_code, of_group
+from qframe.operations.why import of_code, of_group, on_hold
 from qframe.operations.why.look import ConnectionLook
 from qframe.operations.why.reason import Reasons, ago, until
 from qframe.payload import envelope, tracebacks
@@ -44,6 +44,7 @@ def explain(look: ConnectionLook, job: FilteredMessage, why: Reasons, at: float)
     except InvalidPayload as error:
         why.add("unreadable", f"every worker fails it: {error}", at, "push it in another form")
         return
+    on_hold.of_job(look, job, why)
     _placed(look, job, history, why, at)
     _ends(look, job, why)
     _events(look, job, why)

@@ -29,7 +29,13 @@ PAGES += [
     "/classes",
     "/classes/jobs.Breaks",
 ]
-PAGES += ["/schedules", "/jobs?place=finished", "/jobs?place=running&filter=error:x"]
+PAGES += [
+    "/why/mail",
+    "/why/jobs.Breaks",
+    "/schedules",
+    "/jobs?place=finished",
+    "/jobs?place=running&filter=error:x",
+]
 LONG = "app.modules." + "VeryLongNameOfAJob" * 8
 PHONE = {"width": 360, "height": 740}
 AXE = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}
