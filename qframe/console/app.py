@@ -41,6 +41,7 @@ from qframe.console import (
     status,
     supervise,
     top,
+    usage,
     web,
     why,
     work,
@@ -98,6 +99,7 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
     "Schedules": {schedule: ("schedule",)},
     "Monitoring": {
         top: ("top",),
+        usage: ("usage",),
         web: ("web", "metrics"),
         monitor: ("monitor",),
         forecast: ("forecast",),

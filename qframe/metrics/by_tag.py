@@ -43,7 +43,17 @@ class TagRecorder:
         seconds: float | None,
         *,
         timed_out: bool,
+        processor: float | None = None,
+        memory: float = 0.0,
     ) -> None:
         """Count the end of a reservation for each tag."""
         for tag in self._of(payload):
-            self.recorder.ended(tag, queue, outcome, seconds, timed_out=timed_out)
+            self.recorder.ended(
+                tag,
+                queue,
+                outcome,
+                seconds,
+                timed_out=timed_out,
+                processor=processor,
+                memory=memory,
+            )

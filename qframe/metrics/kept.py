@@ -17,7 +17,7 @@ from typing import NamedTuple
 from qframe.contracts.step import Expect, Operation, Set, Step, Unset
 from qframe.drivers.store import Store
 from qframe.metrics.recorder import LATE, MINUTE, Recorder
-from qframe.metrics.series import GAUGES, OTHER, Fields, Pair, add
+from qframe.metrics.series import HIGHEST, MEMORY, OTHER, Fields, Pair, add
 
 PREFIX = "metric:"
 PART_TTL = 14 * 86400.0
@@ -205,7 +205,9 @@ class Metrics:
 
 
 def added_up(fields: Mapping[str, Slots]) -> dict[str, int]:
-    return {field: sum(slots.values()) for field, slots in fields.items()}
+    return {
+        field: (max if field == MEMORY else sum)(slots.values()) for field, slots in fields.items()
+    }
 
 
 def _read(text: str) -> Iterator[tuple[Pair, Fields]]:
@@ -248,12 +250,12 @@ def _text(series: Series) -> str:
 
 
 def _count(series: Series, pair: Pair, slot: int, fields: Fields) -> None:
-    """Add to a slot; for gauges keep the highest number."""
+    """Add to a slot, or keep the highest number."""
     kept = series.setdefault(_capped(series, pair), {})
     for field, number in fields.items():
         slots = kept.setdefault(field, {})
         before = slots.get(slot, 0)
-        slots[slot] = max(before, number) if field in GAUGES else before + number
+        slots[slot] = max(before, number) if field in HIGHEST else before + number
 
 
 def _capped(known: Mapping[Pair, object], pair: Pair) -> Pair:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
 from collections import Counter, defaultdict, deque
@@ -11,7 +12,11 @@ from dataclasses import dataclass, field
 
 from qframe import forks
 from qframe.metrics.series import (
+    HIGHEST,
+    MEASURED,
+    MEMORY,
     OTHER,
+    PROCESSOR,
     PUSHED,
     RUN,
     RUN_BUT_DONE,
@@ -21,6 +26,7 @@ from qframe.metrics.series import (
     WAIT,
     Fields,
     Histogram,
+    add,
 )
 
 MINUTE = 60
@@ -49,9 +55,10 @@ class Minute:
         return json.dumps(rows, separators=(",", ":"))
 
 
-_Note = tuple[float, str, str, str, float | None, bool]
+_Note = tuple[float, str, str, str, float | None, bool, float | None, float]
 """When a job started or ended, its class and queue, `STARTED` or its outcome, for how many seconds
-it waited or ran, and whether it timed out. A plain tuple: each job makes two.
+it waited or ran, whether it timed out, its processor seconds and its peak of memory. A plain tuple:
+each job makes two.
 """
 
 
@@ -80,7 +87,7 @@ class Recorder:
         """Count a start; `due` is when the job should have started, if known."""
         now = time.time()
         waited = None if due is None else max(0.0, now - due)
-        self._notes.append((now, name, queue, STARTED, waited, False))
+        self._notes.append((now, name, queue, STARTED, waited, False, None, 0.0))
 
     def ended(
         self,
@@ -90,9 +97,16 @@ class Recorder:
         seconds: float | None = None,
         *,
         timed_out: bool = False,
+        processor: float | None = None,
+        memory: float = 0.0,
     ) -> None:
-        """Count the end of a reservation; the attempt ran for `seconds`, if it ran."""
-        self._notes.append((time.time(), name, queue, outcome, seconds, timed_out))
+        """Count the end of a reservation; the attempt ran for `seconds`, if it ran.
+
+        `processor` is its seconds of processor time, `memory` its peak of resident megabytes; None
+        and 0 if that is not known.
+        """
+        now = time.time()
+        self._notes.append((now, name, queue, outcome, seconds, timed_out, processor, memory))
         if len(self._notes) > _MOST_NOTES:
             with self._lock:
                 self._count_notes()
@@ -111,7 +125,7 @@ class Recorder:
     def _count_notes(self) -> None:
         notes = self._notes
         while notes:
-            when, name, queue, what, seconds, timed_out = notes.popleft()
+            when, name, queue, what, seconds, timed_out, processor, memory = notes.popleft()
             fields = self._fields(name, queue, when)
             fields[what] += 1
             if what != STARTED:
@@ -122,6 +136,11 @@ class Recorder:
                     _measure(fields, RUN_BUT_DONE[what], seconds)
             if timed_out:
                 fields[TIMED_OUT] += 1
+            if processor is not None:
+                fields[MEASURED] += 1
+                fields[PROCESSOR] += int(processor * 1e6)
+            if memory:
+                fields[MEMORY] = max(fields[MEMORY], math.ceil(memory))
 
     def by_outcome(self) -> dict[str, int]:
         """Return the number of each outcome since it began."""
@@ -168,12 +187,14 @@ class Recorder:
         recorded = {(queue, name): fields for queue, name, fields in json.loads(late.text)}
         for pair, fields in late.series.items():
             before: Fields = recorded.get(pair, {})
-            later = {key: count - before.get(key, 0) for key, count in fields.items()}
-            if any(later.values()):
+            later = {
+                key: count if key in HIGHEST else count - before.get(key, 0)
+                for key, count in fields.items()
+                if count != before.get(key, 0)
+            }
+            if later:
                 queue, name = pair
-                counted = self._fields(name, queue, time.time())
-                for key, count in later.items():
-                    counted[key] += count
+                add(self._fields(name, queue, time.time()), later)
 
     def _fields(self, name: str, queue: str, when: float) -> defaultdict[str, int]:
         """Return the counts of a class and queue in the minute of `when`, or in a later one.

@@ -49,8 +49,16 @@ OUTCOMES = {
 """The outcomes of jobs, and their names for people."""
 OLDEST = "oldest"
 """Seconds for which the next job of a queue has been ready."""
+PROCESSOR = "processor us"
+"""Processor time of attempts, in microseconds."""
+MEASURED = "measured"
+"""The count of attempts whose processor time is known."""
+MEMORY = "memory"
+"""The highest resident megabytes of a process while attempts ran in it."""
 GAUGES = ("ready", "delayed", "reserved", "buried", OLDEST)
 """What is measured of a queue once a minute."""
+HIGHEST = frozenset({*GAUGES, MEMORY})
+"""The fields of which the highest number is kept; others are added up."""
 
 UNKNOWN = "(unknown)"
 """Stands for a job without a class name."""
@@ -63,7 +71,8 @@ Fields = Mapping[str, int]
 
 def add(to: dict[str, int], fields: Fields) -> None:
     for field, number in fields.items():
-        to[field] = to.get(field, 0) + number
+        before = to.get(field, 0)
+        to[field] = max(before, number) if field in HIGHEST else before + number
 
 
 class Pair(NamedTuple):

@@ -29,6 +29,7 @@ from qframe.operations import (
     retries,
     schedules,
     unsafe,
+    usage,
     workers,
 )
 from qframe.operations.activity import Activity, ClassState, Trend
@@ -44,6 +45,7 @@ from qframe.operations.schedules import ScheduleState
 from qframe.operations.source import BoardSource, is_measured, keeps_facts
 from qframe.operations.stored import FindStore, R
 from qframe.operations.unsafe import Unsafe
+from qframe.operations.usage import By, UsageState
 from qframe.operations.workers import SupervisorState, WorkerState
 from qframe.worker import roster
 
@@ -169,6 +171,32 @@ class Board(BoardSource):
         if not self.manager.settings.metric_tags:
             return []
         return self.cached(f"tags {hours}", 5.0, lambda: self.from_all(read, is_measured), patience)
+
+    def usage(
+        self, hours: float = 24.0, by: By = "class", patience: float | None = None
+    ) -> list[UsageState]:
+        """Returns what each class, or each counted tag, has used in the last hours.
+
+        Shares are of the run time of all jobs. Raises `NotYetError` if that takes longer than
+        `patience`.
+        """
+
+        def of_tags(connection: Connection) -> list[UsageState]:
+            found = Activity.of(connection, hours, by_tag=True)
+            return [] if found is None else usage.states(found, connection.name)
+
+        every = self.activity(hours, patience)
+        classes = [each for name, found in every.items() for each in usage.states(found, name)]
+        seconds = sum(each.run_seconds for each in classes)
+        if by == "class":
+            return usage.with_shares(classes, seconds)
+        if not self.manager.settings.metric_tags:
+            return []
+
+        def listed() -> list[UsageState]:
+            return self.from_all(of_tags, is_measured)
+
+        return usage.with_shares(self.cached(f"usage {hours}", 5.0, listed, patience), seconds)
 
     def tag_totals(self) -> list[tuple[str, str, str, Fields]]:
         """Returns the counts since the beginning: connection, queue, tag, and counts."""

@@ -42,6 +42,7 @@ from qframe.operations.queues import QueueState
 from qframe.operations.recordings import RecordingState
 from qframe.operations.retries import RetryState
 from qframe.operations.schedules import ScheduleState
+from qframe.operations.usage import By, UsageState
 from qframe.operations.waiting import Scope
 from qframe.operations.why.asked import explain
 from qframe.operations.why.reason import Why
@@ -255,6 +256,21 @@ class Alerts(BaseModel):
     """The active alerts, the latest first."""
 
     alerts: list[AlertState]
+
+
+class UsageOf(BaseModel):
+    """The usage of so many of the last hours, by class or by tag."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hours: Annotated[float, Field(gt=0, le=336)] = 24.0
+    by: By = "class"
+
+
+class Usages(BaseModel):
+    """What each class or tag has used, the longest run time first."""
+
+    usage: list[UsageState]
 
 
 class Bulks(BaseModel):
@@ -487,6 +503,12 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
         Classes,
         lambda board, asked: Classes(classes=board.tags(asked.hours)),
         "What became of the jobs of each tag that is counted, named as `job`",
+    ),
+    "/v1/usage": Endpoint(
+        UsageOf,
+        Usages,
+        lambda board, asked: Usages(usage=board.usage(asked.hours, asked.by)),
+        "Which classes or tags use the workers",
     ),
     "/v1/trend": Endpoint(
         TrendOf,

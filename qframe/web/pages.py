@@ -23,6 +23,7 @@ from qframe.operations.forecast import HOURS, ForecastState
 from qframe.operations.queues import RATES_OVER, QueueState
 from qframe.operations.reading import NotYetError
 from qframe.operations.retries import RetryState
+from qframe.operations.usage import By
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
 from qframe.schedules.known import MOST
@@ -36,6 +37,7 @@ from qframe.web.rendering import LIMIT, LOOK, PageView, filter_of
 _MOST_BATCHES = 500
 _MOST_FAILED = 20
 """So many failed jobs of a batch are shown."""
+_USED_BY: tuple[By, ...] = ("class", "tag")
 _RECENT = 86400.0
 _RETRIES = 20
 """So many watched retries are shown, which ended within so many seconds."""
@@ -263,8 +265,9 @@ def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     try:
         known, tags, is_late = view.board.classes(hours, patience=view.patience), [], False
         tags = view.board.tags(hours, view.patience)
+        usage = {by: view.board.usage(hours, by, view.patience) for by in _USED_BY}
     except NotYetError:
-        known, tags, is_late = [], [], True
+        known, tags, usage, is_late = [], [], {}, True
     return {
         **_listed(view, lists.CLASSES, known, "classes"),
         "hours": hours,
@@ -272,6 +275,7 @@ def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         "errors": errors,
         "deploys": view.board.deploys(hours),
         "tags": tags,
+        "usage": usage,
     }
 
 

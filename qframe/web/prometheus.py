@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -16,7 +16,10 @@ from prometheus_client.registry import Collector
 
 from qframe.metrics.series import (
     BOUNDS,
+    MEASURED,
+    MEMORY,
     OUTCOMES,
+    PROCESSOR,
     PUSHED,
     RUN,
     RUN_BUT_DONE,
@@ -67,7 +70,7 @@ class _Collector(Collector):
             up.add_metric([each.name], each.name not in self._board.silent)
         yield up
 
-    def _of_jobs(self, totals: Iterable[tuple[str, str, str, Fields]]) -> Iterator[Metric]:
+    def _of_jobs(self, totals: Sequence[tuple[str, str, str, Fields]]) -> Iterator[Metric]:
         pushed = CounterMetricFamily(
             "qframe_jobs_pushed", "Jobs that Python programs pushed.", labels=_JOB
         )
@@ -99,6 +102,13 @@ class _Collector(Collector):
                     _add(ran, named, *_read_done(fields))
             _add(waited, labels, *_read(WAIT, fields))
         yield from (pushed, started, finished, late, ran, waited)
+        processor = CounterMetricFamily(
+            "qframe_job_processor_seconds", "Processor time, as far as it is known.", labels=_JOB
+        )
+        memory = GaugeMetricFamily(
+            "qframe_job_memory_peak_bytes", "The largest process that ran one.", labels=_JOB
+        )
+        yield from _used(totals, processor, memory)
 
     def _of_tags(self) -> Iterator[Metric]:
         totals, labels = self._board.tag_totals(), ["connection", "queue", "tag"]
@@ -118,7 +128,23 @@ class _Collector(Collector):
                 if outcome in fields:
                     name = outcome.replace(" ", "_")
                     finished.add_metric([connection, queue, tag, name], fields[outcome])
-        yield from (started, finished)
+        ran = CounterMetricFamily("qframe_tag_run_seconds", "How long attempts ran.", labels=labels)
+        waited = CounterMetricFamily(
+            "qframe_tag_wait_seconds",
+            "From when they were due to their first start.",
+            labels=labels,
+        )
+        for connection, queue, tag, fields in totals:
+            ran.add_metric([connection, queue, tag], fields.get(RUN.total, 0) / 1e6)
+            waited.add_metric([connection, queue, tag], fields.get(WAIT.total, 0) / 1e6)
+        yield from (started, finished, ran, waited)
+        processor = CounterMetricFamily(
+            "qframe_tag_processor_seconds", "Processor time, as far as it is known.", labels=labels
+        )
+        memory = GaugeMetricFamily(
+            "qframe_tag_memory_peak_bytes", "The largest process that ran one.", labels=labels
+        )
+        yield from _used(totals, processor, memory)
 
     def _of_queues(self) -> Iterator[Metric]:
         labels = ["connection", "queue"]
@@ -177,6 +203,21 @@ class _Collector(Collector):
         for label, seconds in oldest.items():
             longest.add_metric(label, seconds)
         yield from (workers, running, longest, memory)
+
+
+def _used(
+    totals: Iterable[tuple[str, str, str, Fields]],
+    processor: CounterMetricFamily,
+    memory: GaugeMetricFamily,
+) -> tuple[Metric, Metric]:
+    """Adds processor time and memory, where they are known."""
+    for *named, fields in totals:
+        labels = [*map(str, named)]
+        if MEASURED in fields:
+            processor.add_metric(labels, fields.get(PROCESSOR, 0) / 1e6)
+        if fields.get(MEMORY):
+            memory.add_metric(labels, fields[MEMORY] * 2**20)
+    return processor, memory
 
 
 def _read(histogram: Histogram, fields: Fields) -> tuple[list[int], float]:

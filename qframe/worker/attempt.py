@@ -71,6 +71,10 @@ class Attempt:
     """What ended the job from outside; its process is not to be trusted any more."""
     outcome = JobOutcome.LOST
     ran: float | None = None
+    processor: float | None = None
+    """Seconds of processor time; None if they are not known, as on an event loop with others."""
+    memory = 0.0
+    """Resident megabytes to which it raised its process's peak; 0 if it did not."""
     is_handled = False
     """Whether the handler returned before anything was to end it."""
     is_forced = False
@@ -245,6 +249,11 @@ class Attempt:
             self.shared.concurrency.slot_leases.ended(self.job)
         if self.scoreboard is not None:
             self.scoreboard.settling()
+
+    def used(self, processor: float, memory: float) -> None:
+        """Adds what a process that worked for the job has used: seconds, and megabytes at most."""
+        self.processor = (self.processor or 0.0) + processor
+        self.memory = max(self.memory, memory)
 
     def _over(self) -> None:
         shared, job = self.shared, self.job

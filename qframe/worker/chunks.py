@@ -295,6 +295,7 @@ class _HandlerCall:
         """Whether the pool knows of the calls."""
 
     def perform(self) -> None:
+        began = time.thread_time()
         try:
             made = [each for each in self._members if self._is_made(each)]
             self._count = len(made)
@@ -302,6 +303,9 @@ class _HandlerCall:
                 self._runner.leases.keep(each.job, 0)  # however many calls there will be
             self._call(made)
         finally:
+            each_used = (time.thread_time() - began) / len(self._members)
+            for each in self._members:
+                each.attempt.used(each_used, 0.0)
             if self._score is not None:
                 self._score.settling(self._count)
                 self._score.settled(deferred=False)

@@ -12,6 +12,36 @@ EVERY = 0.1
 """Seconds between two looks."""
 
 
+BRIEF = 0.01
+"""Seconds within which a job hardly raises the peak of its process, so that nobody looks."""
+
+
+class MemoryPeak:
+    """The highest resident memory that this process has had."""
+
+    def __init__(self) -> None:
+        self._known = 0.0
+
+    def raised(self) -> float:
+        """Returns the peak in megabytes if it has risen since the last call, else 0."""
+        now = highest()
+        if now <= self._known:
+            return 0.0
+        self._known = now
+        return now
+
+
+peak = MemoryPeak()
+
+
+def highest() -> float:
+    """Returns the highest resident megabytes that this process has had."""
+    import resource  # noqa: PLC0415 (not there on Windows, where this module is only imported)
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / _MEGABYTE if sys.platform == "darwin" else most / 1024
+
+
 class MemoryLimit:
     """Looks at the memory now and then; a limit of 0 is none."""
 
@@ -34,10 +64,7 @@ def resident() -> float:
     try:
         number = os.open(_STATM, os.O_RDONLY)  # pathlib takes ten times as long
     except OSError:
-        import resource  # noqa: PLC0415 (not there on Windows, where this module is only imported)
-
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most / _MEGABYTE if sys.platform == "darwin" else most / 1024
+        return highest()
     try:
         pages = int(os.read(number, 200).split()[1])
     finally:

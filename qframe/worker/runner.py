@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
@@ -28,7 +29,7 @@ from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.forks import cached_property
 from qframe.jobs import completing, current, execution
-from qframe.worker import needs
+from qframe.worker import memory, needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import NOTHING, Answers, Report, lived_in_steps
 from qframe.worker.outcome import JobOutcome, out_of_group
@@ -96,13 +97,25 @@ class Runner(Shared):
     def count(self, attempt: Attempt) -> None:
         timed_out = isinstance(attempt.report.error, JobTimedOut)
         self.recorder.ended(
-            attempt.name, attempt.job.queue, attempt.outcome, attempt.ran, timed_out=timed_out
+            attempt.name,
+            attempt.job.queue,
+            attempt.outcome,
+            attempt.ran,
+            timed_out=timed_out,
+            processor=attempt.processor,
+            memory=attempt.memory,
         )
         if self.by_tag is not None:
             job = attempt.job
             with suppress(InvalidPayload):
                 self.by_tag.ended(
-                    job.payload, job.queue, attempt.outcome, attempt.ran, timed_out=timed_out
+                    job.payload,
+                    job.queue,
+                    attempt.outcome,
+                    attempt.ran,
+                    timed_out=timed_out,
+                    processor=attempt.processor,
+                    memory=attempt.memory,
                 )
 
     def accounted_until(self, came_round: float, moves: float) -> float:
@@ -169,11 +182,15 @@ class Runner(Shared):
 
     def perform(self, attempt: Attempt, _: needs.Run) -> Report:
         error: BaseException | None
+        began = time.thread_time()
         try:
             error = self._called(attempt)
         except Interruption as late:  # an interruption that came while the attempt was ending
             attempt.interrupts.not_running()
             error = None if attempt.is_handled else late
+        attempt.processor = time.thread_time() - began
+        if time.monotonic() - attempt.began > memory.BRIEF:
+            attempt.memory = memory.peak.raised()
         return self.reported(attempt, error)
 
     def reported(self, attempt: Attempt, error: BaseException | None) -> Report:

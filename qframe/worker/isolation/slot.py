@@ -375,6 +375,8 @@ class ProcessSlot(Slot):
         known = done.exit is not None
         yield from done.ending(seconds)
         self._child = None
+        if done.exit is not None:
+            self.attempt.used(done.exit.seconds, done.exit.megabytes)
         if not known and done.exit is not None and not done.exit.is_clean:
             log.warning(
                 "%s %s had ended, then its process %s",
