@@ -33,6 +33,8 @@ class AttemptEntry(NamedTuple):
     notes: bytes = b""
     ended: bool = False
     """Whether the message is done or was replaced by a copy: drop it if it comes again."""
+    by: str = ""
+    """The delivery that wrote it, among those of a message that was published twice."""
 
     def attempts_before(self, deliveries: int) -> int:
         """Return how often the message was started before this delivery.
@@ -43,16 +45,18 @@ class AttemptEntry(NamedTuple):
         return self.attempts + max(0, deliveries - self.deliveries - 1)
 
     def to_text(self) -> str:
-        ended = [True] if self.ended else []
+        more = [self.ended, self.by] if self.by else [True] if self.ended else []
         notes = base64.b64encode(self.notes).decode()
-        return json.dumps([self.attempts, self.deliveries, notes, *ended])
+        return json.dumps([self.attempts, self.deliveries, notes, *more])
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
         """Decode; None for any other text."""
         try:
-            attempts, deliveries, notes, *ended = json.loads(text or "")
-            return cls(int(attempts), int(deliveries), base64.b64decode(notes), bool(ended))
+            attempts, deliveries, notes, *more = json.loads(text or "")
+            ended = bool(more and more[0])
+            by = str(more[1]) if more[1:] else ""
+            return cls(int(attempts), int(deliveries), base64.b64decode(notes), ended, by)
         except (ValueError, TypeError):
             return None
 

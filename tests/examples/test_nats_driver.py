@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nats.errors import ConnectionClosedError
 
+from qframe.drivers.memory.backend import MemoryBackend
 from tests.support.nats_server import NatsServer
 from tests.support.process import wait_for
 from tests.support.projects import ServerProject
@@ -83,6 +86,34 @@ def project(tmp_path: Path, site: Path, nats: NatsServer) -> Iterator[NatsProjec
     with NatsProject(tmp_path / "app", url=nats.url, retry_after=4) as made:
         made.write("own_jobs.py", JOBS)
         yield made
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+def test_what_came_before_a_connection_was_lost_is_not_hidden(
+    site: Path, monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    """The request is made again; if that fails, too, what came before is what there is."""
+    backends = importlib.import_module("qframe_nats.backend")
+    settings = importlib.import_module("qframe_nats.settings").NatsSettings()
+    backend = backends.NatsBackend("nats", settings, MemoryBackend)
+    pulls = iter(["first", None, *(["second"] if answers == 2 else [])])
+
+    async def pulled(*_: object) -> list[str]:
+        message = next(pulls, None)
+        if message is None:
+            raise ConnectionClosedError
+        return [message]
+
+    async def connected(self: object) -> None:
+        """Connect to nothing."""
+
+    monkeypatch.setattr(backend, "_declare", lambda queues: None)
+    monkeypatch.setattr(backend, "_pulled", pulled)
+    monkeypatch.setattr(backend, "_job", lambda message, asked_at: message)
+    loops = importlib.import_module("qframe_nats.connection").ConnectionLoop
+    monkeypatch.setattr(loops, "_connected", connected)
+    assert backend.receive(["high", "low"], 2) == ["first", "second"][:answers]
+    backend._connection.close()
 
 
 @pytest.mark.timeout(600)  # mostly it waits for leases to end

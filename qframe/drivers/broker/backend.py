@@ -337,7 +337,7 @@ class BrokerBackend(Backend):
         """
         notes = job.notes if notes is None else notes
         copy = job.message.copy(delay or 0.0, attempts, notes, priority)
-        ended = AttemptEntry(attempts, job.deliveries, ended=True)
+        ended = AttemptEntry(attempts, job.deliveries, ended=True, by=job.mark)
         kept = None
         if delay is None:
             keeping = self._kept.burying(copy)
@@ -390,7 +390,7 @@ class BrokerBackend(Backend):
 
     def _note(self, job: BrokerJob, attempts: int, notes: bytes, *, ended: bool = False) -> bool:
         """Write the entry of a job unless another delivery has written one."""
-        entry = AttemptEntry(attempts, job.deliveries, notes, ended)
+        entry = AttemptEntry(attempts, job.deliveries, notes, ended, job.mark)
         done = self._log.replace(job.id, job.known, entry)
         if done is False and self._catches_up(job):
             done = self._log.replace(job.id, job.known, entry)
@@ -403,14 +403,15 @@ class BrokerBackend(Backend):
         """Look again at the entry of a job, which is not the one that was known.
 
         Returns False if another delivery has written or removed it. Of a message that was published
-        twice, both may have been delivered as often: then it counts as another's unless the log
-        did not answer before.
+        twice, both may have been delivered as often: its mark says who has written it.
         """
         seen = self._log.look(job.id)
         entry = seen[0] if seen else job.known
         if (entry is None or job.message.kept) and not job.is_unsure:
             return False
         if entry is not None and (entry.ended or entry.deliveries > job.deliveries):
+            return False
+        if entry is not None and entry.deliveries == job.deliveries and entry.by != job.mark:
             return False
         job.known = entry
         return True

@@ -15,6 +15,7 @@ from qframe import forks
 from qframe.drivers.broker.message import BrokerJob
 from qframe.drivers.heartbeat import start_thread
 from qframe.drivers.sockets import readable
+from qframe.exceptions import BackendUnavailable
 
 Receive = Callable[[Sequence[str], float], Sequence[BrokerJob]]
 """Waits for messages of queues for so many seconds."""
@@ -36,7 +37,11 @@ class PendingReceive:
         self._error: Exception | None = None
         with forks.undisturbed():
             self.reader, self._writer = os.pipe()
-        self.thread = start_thread("qframe receive", self._run)
+        try:
+            self.thread = start_thread("qframe receive", self._run)
+        except RuntimeError:
+            self.forget()
+            raise
 
     def _run(self) -> None:
         try:
@@ -94,12 +99,21 @@ class BlockingReceive:
         forks.in_child_of(self, BlockingReceive.forget)
 
     def wait(self, queues: Sequence[str], timeout: float, wake: int | None) -> Sequence[BrokerJob]:
-        """Wait until messages come, `timeout` is over, or `wake` is readable."""
+        """Wait until messages come, `timeout` is over, or `wake` is readable.
+
+        Raises `BackendUnavailable` if the process may have no more descriptors or threads.
+        """
         groups = [(each,) for each in queues] if self._apart else [tuple(queues)]
-        calls = [(group, self._joined(group, timeout)) for group in groups]
-        readable([*(call.reader for _, call in calls), *([] if wake is None else [wake])], timeout)
-        jobs: list[BrokerJob] = []
+        calls: list[tuple[tuple[str, ...], PendingReceive]] = []
         errors: list[Exception] = []
+        try:
+            for group in groups:
+                calls.append((group, self._joined(group, timeout)))  # noqa: PERF401 (it may raise)
+            wakes = [] if wake is None else [wake]
+            readable([*(call.reader for _, call in calls), *wakes], timeout)
+        except (OSError, RuntimeError) as error:  # what the calls before it get is not dropped
+            errors.append(_cannot_wait(error))
+        jobs: list[BrokerJob] = []
         for group, call in calls:
             if call.leave():
                 with self._lock:
@@ -138,3 +152,9 @@ class BlockingReceive:
         for calls in left.values():
             for each in calls:
                 each.thread.join(seconds)
+
+
+def _cannot_wait(error: Exception) -> BackendUnavailable:
+    unavailable = BackendUnavailable(f"this process cannot wait for messages: {error}")
+    unavailable.in_doubt = False
+    return unavailable

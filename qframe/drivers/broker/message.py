@@ -100,8 +100,18 @@ class BrokerJob(Reservation):
     """
 
     __slots__ = (
-        "deliveries", "delivery", "due", "ends_at", "is_ending", "is_unsure", "known", "logged",
-        "message", "until", "worker_died",
+        "_mark",
+        "deliveries",
+        "delivery",
+        "due",
+        "ends_at",
+        "is_ending",
+        "is_unsure",
+        "known",
+        "logged",
+        "message",
+        "until",
+        "worker_died",
     )  # fmt: skip
 
     def __init__(
@@ -138,10 +148,18 @@ class BrokerJob(Reservation):
         self.logged = deliveries > 1 or message.kept
         """Whether the log may have an entry."""
         self.worker_died = False
+        self._mark = ""
 
     @property
     def fence(self) -> bytes:
         return f"{self.id}:{self.deliveries}".encode()
+
+    @property
+    def mark(self) -> str:
+        """What this delivery writes its entries with, if its message may be published twice."""
+        if self.message.kept and not self._mark:
+            self._mark = new_id()[:12]
+        return self._mark
 
     def comes_from_others(self, attempts: int, due: float) -> None:
         """Note what others say of their message: its starts, and when it is due, by the clock.

@@ -251,25 +251,36 @@ class SqsBackend(BrokerBackend):
 
     def extend(self, job: BrokerJob, seconds: float) -> bool:
         try:
-            self._set_visibility(job, seconds)
+            self._set_visibility(job, seconds, twice=True)
         except NotInFlight as error:
             # a purge deletes what runs, too: nobody else has it
-            return error.is_deleted
+            return self._is_deleted(job, error)
         return True
 
     def give_back(self, job: BrokerJob, delay: float) -> bool:
         try:
-            self._set_visibility(job, delay)
+            self._set_visibility(job, delay, twice=False)
         except NotInFlight as error:
             # a purge has deleted what ran here, unless another worker had it in between
-            return error.is_deleted and self.replace_released(job, delay)
+            return self._is_deleted(job, error) and self.replace_released(job, delay)
+        except BackendUnavailable as error:
+            if error.in_doubt:
+                job.end()  # said again, it might take the message from who has it by now
+            raise
         return True
 
-    def _set_visibility(self, job: BrokerJob, seconds: float) -> None:
+    def _is_deleted(self, job: BrokerJob, error: NotInFlight) -> bool:
+        """Whether nobody has the message: SQS says the same of one that others have received.
+
+        They have not while its lease lasts, which the call may have outlasted.
+        """
+        return error.is_deleted and self.clock() < job.until
+
+    def _set_visibility(self, job: BrokerJob, seconds: float, *, twice: bool) -> None:
         self._client.on_queue(
             job.queue,
             "change_message_visibility",
-            twice=True,
+            twice=twice,
             ReceiptHandle=job.delivery.handle,
             VisibilityTimeout=math.ceil(seconds),
         )

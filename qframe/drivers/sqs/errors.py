@@ -88,6 +88,7 @@ class NotInFlight(BackendUnavailable):
 
     in_doubt = False
     is_deleted = False
+    """Whether the message is deleted, or others have received it since its lease ran out."""
 
 
 _MISSING = {

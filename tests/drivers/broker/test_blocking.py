@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
+from qframe.drivers import heartbeat
 from qframe.drivers.broker.blocking import BlockingReceive
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 from qframe.exceptions import BackendUnavailable
@@ -56,3 +59,37 @@ def test_it_raises_what_the_call_raised() -> None:
     client.go.set()
     with pytest.raises(BackendUnavailable, match="gone"):
         client.blocking.wait(["q"], 60, None)
+
+
+@pytest.mark.parametrize("lacking", ["pipe", "thread"])
+def test_a_process_without_descriptors_keeps_the_calls_it_could_make(
+    monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    client = SlowClient()
+    blocking = BlockingReceive(client.receive, client.given_back.extend, apart=True)
+    pipe, start = os.pipe, heartbeat.start_thread
+    left = iter([True])
+
+    def made() -> tuple[int, int]:
+        if not next(left, False):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return pipe()
+
+    def started(name: str, run: Callable[[], None]) -> threading.Thread:
+        if not next(left, False):
+            raise RuntimeError("can't start new thread")
+        return start(name, run)
+
+    with monkeypatch.context() as patch:
+        if lacking == "pipe":
+            patch.setattr(os, "pipe", made)
+        else:
+            patch.setattr("qframe.drivers.broker.blocking.start_thread", started)
+        descriptors = len([*Path("/proc/self/fd").iterdir()])
+        with pytest.raises(BackendUnavailable, match="cannot wait for messages"):
+            blocking.wait(["a", "b"], 60, None)
+        kept = len([*Path("/proc/self/fd").iterdir()]) - descriptors
+        assert kept == 2  # of the call that goes on
+    client.go.set()
+    blocking.end(60)
+    assert client.given_back == [client.job]

@@ -226,3 +226,40 @@ def test_what_others_delayed_is_due_when_they_said_however_long_the_facts_are_aw
         job = taken(world.backend)
     assert job is not None
     assert (job.raw_body, job.attempts) == (b"x", 2)
+
+
+def test_of_a_message_that_was_published_twice_one_starts_though_the_facts_were_away() -> None:
+    world = World(VisibleBroker)
+    twin = BrokerMessage("twin", "default", b"x", kept=True)
+    world.backend.publish([twin, twin])
+    other = VisibleBroker("b", world.server, world._facts, world.timing)
+    world.facts.is_away = True
+    second = taken(other)
+    world.facts.is_away = False
+    assert second is not None
+    first = begin(world.backend)
+    assert do(other, second, Start(LEASE)) is Outcome.LOST
+    assert do(world.backend, first, Release()) is Outcome.APPLIED
+    assert begin(other).attempts == 2
+    assert taken(world.backend) is None
+
+
+def test_a_start_whose_entry_was_not_answered_is_still_its_own() -> None:
+    world = World(VisibleBroker)
+    world.backend.publish([BrokerMessage("m", "default", b"x", kept=True)])
+    job = taken(world.backend)
+    assert job is not None
+    real = world.facts.apply
+
+    def unheard(*steps: Step) -> list[Result]:
+        real(*steps)
+        raise refused()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.facts, "apply", unheard)
+        assert do(world.backend, job, Start(LEASE)) is Outcome.APPLIED
+    assert do(world.backend, job, Release(5, notes=b"n")) is Outcome.APPLIED
+    world.timing.skew += 6
+    again = taken(world.backend)
+    assert again is not None
+    assert (again.attempts, again.notes) == (1, b"n")

@@ -179,6 +179,29 @@ def test_a_release_that_is_repeated_behind_the_end_of_the_job_brings_it_not_back
     assert other.sizes("default").delayed == 0
 
 
+@pytest.mark.parametrize("delay", [0, 60])
+def test_a_release_without_an_answer_is_not_said_again(
+    backend: SqsBackend, connect: Connect, monkeypatch: pytest.MonkeyPatch, delay: float
+) -> None:
+    """Another worker may have the message by then, and the old receipt is still good for it."""
+    push(backend, b"1")
+    job, call, calls = begin(backend), backend._client.call, list[str]()
+
+    def without_an_answer(action: str, *, twice: bool = False, **arguments: Any) -> dict[str, Any]:
+        for _ in range(1 + twice):
+            calls.append(action)
+            call(action, **arguments)
+        raise BackendUnavailable("no answer")
+
+    monkeypatch.setattr(backend._client, "call", without_an_answer)
+    with pytest.raises(BackendUnavailable):
+        do(backend, job, Release(delay))
+    assert do(backend, job, Release(delay)) is Outcome.LOST
+    assert calls == ["change_message_visibility"]
+    other = taken(connect())
+    assert (other is None) is bool(delay)
+
+
 # -- leases ---------------------------------------------------------------------------------------
 
 
@@ -197,6 +220,28 @@ def test_a_job_is_hidden_for_its_lease_and_then_comes_again(
     assert second.attempts == 1
     assert do(backend, job) is Outcome.LOST
     assert do(other, second, Start(LEASE)) is Outcome.APPLIED
+
+
+@pytest.mark.parametrize("operation", [Renew(LEASE), Release()])
+def test_what_another_worker_has_received_is_not_taken_for_deleted(
+    server: SqsServer,
+    backend: SqsBackend,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: Renew | Release,
+) -> None:
+    """SQS: "Message does not exist or is not available", of both."""
+    push(backend, b"1")
+    job, other, call = begin(backend), connect(), backend._client.call
+
+    def late(action: str, **arguments: Any) -> dict[str, Any]:
+        server.timing.skew += LEASE + 1
+        begin(other)
+        return call(action, **arguments)
+
+    monkeypatch.setattr(backend._client, "call", late)
+    assert do(backend, job, operation) is Outcome.LOST
+    assert other.sizes("default").delayed == 0
 
 
 def test_sqs_hides_a_message_for_twelve_hours_and_the_log_says_when_they_end(
