@@ -123,6 +123,13 @@ class Browsing:
         """
         raise NotImplementedError
 
+    def count_before(self, found: Found) -> int | None:  # noqa: ARG002 (the contract's)
+        """Count the ready messages that will be reserved before a ready one that was found.
+
+        None if it has moved, or only reading all of them would tell.
+        """
+        return None
+
     def take(self, found: Found) -> Reservation | None:
         """Hold a ready, delayed or buried message that was found. None if it has moved.
 

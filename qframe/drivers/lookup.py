@@ -58,6 +58,20 @@ def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) 
     return LookResult(None)
 
 
+def position(backend: Backend, queue: str, uuid: str, within: Span) -> int | None:
+    """Return the position of a message in a range that is in order, by the time in its uuid.
+
+    None if it is not where that suggests, or its uuid has no time.
+    """
+    made = envelope.dispatched_at(uuid)
+    there = None if made is None else _where(backend, queue, within, made)
+    if there is None:
+        return None
+    first, end = max(within.first, there[0] - CLOSE), min(within.end, there[1] + CLOSE)
+    near = backend.peek(queue, within._replace(first=first, end=end), end - first)
+    return next((at for at, raw in near if envelope.uuid_of(raw) == uuid), None)
+
+
 def _among(backend: Backend, queue: str, uuid: str, within: Span | None) -> Found | None:
     """Find the message in a range (None: anywhere). Other messages may contain the text as well."""
     for text in _written(uuid):

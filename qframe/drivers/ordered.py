@@ -396,6 +396,9 @@ class OrderedBackend(Backend):
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         return self.messages.browse(queue, place, limit, after)
 
+    def count_before(self, found: Found) -> int | None:
+        return self.messages.count_before(found)
+
     def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:
         return self.messages.due_by_step(queue, since, step, steps)
 

@@ -279,9 +279,10 @@ def test_busy_workers_name_the_longest_job(here: Connection) -> None:
     uuid = dispatch(Plain()).send()
     worker(here, jobs=[runs("u-1", "app.Big")])
     assert said(why(uuid), "busy") == (
-        "all 1 slot of the 1 worker of mail are taken: the longest job, app.Big u-1, has run for "
-        "5s on web-1:7"
+        "the only worker of mail is busy: the longest job, app.Big u-1, has run for 5s on web-1:7"
     )
+    worker(here, jobs=[runs("u-2")], host="web-2")
+    assert said(why(uuid), "busy").startswith("all 2 slots of the 2 workers of mail are taken: ")
 
 
 def test_queues_that_workers_take_first_are_named(here: Connection) -> None:
@@ -390,6 +391,8 @@ def test_the_estimate_is_by_the_present_rate(
     assert said(why(last), "turn") == (
         "1,204 jobs are before it in mail, about 6m 2s at the present rate (200 a minute)"
     )
+    monkeypatch.setattr(here.backend, "count_before", lambda _: None)
+    assert said(why(last), "turn").startswith("1,204 jobs are before it in mail, about 6m 2s")
     monkeypatch.setattr(turn, "_SECONDS", 0.0)
     monkeypatch.setattr(turn, "_PAGE", 100)
     made = why(last)
@@ -543,7 +546,9 @@ def test_a_running_job_says_where_it_runs(here: Connection) -> None:
 def test_the_lease_of_a_dead_worker_says_when_the_job_is_back(here: Connection) -> None:
     uuid = dispatch(Plain()).send()
     job = taken(here)
-    text = said(why(uuid), "lease")
+    made = why(uuid)
+    assert kinds(made) == ["no worker", "lease"], "all that hold at once"
+    text = said(made, "lease")
     assert text.startswith(
         f"its lease is held by a worker that is gone, {process.NAME}:{os.getpid()}, back in "
     )
@@ -881,6 +886,7 @@ def test_a_million_jobs_before_it_are_not_all_read(
     def endless(*arguments: Any) -> Any:
         return browse(arguments[0], arguments[1], 0)._replace(after="1")
 
+    monkeypatch.setattr(here.backend, "count_before", lambda _: None)
     monkeypatch.setattr(turn, "_SECONDS", 0.05)
     monkeypatch.setattr(here.backend, "browse", endless)
     assert "more than 0 jobs are before it" in said(why(uuid), "turn")

@@ -32,6 +32,7 @@ from qframe.drivers.database.messages import DatabaseJob
 from qframe.drivers.database.outbox import DatabaseOutbox
 from qframe.drivers.database.request import Request, insisting
 from qframe.drivers.database.settings import DatabaseSettings
+from qframe.drivers.database.statements import SECOND
 from qframe.drivers.database.wait import watch_of
 from qframe.drivers.database.within import CallerDatabase
 from qframe.exceptions import BackendUnavailable
@@ -234,6 +235,12 @@ class DatabaseBackend(Backend):
         return self._ask(
             lambda session: self._tables.messages.browse(session, queue, place, limit, after)
         )
+
+    def count_before(self, found: Found) -> int | None:
+        if found.at is None or found.place is not Place.READY:
+            return None
+        row, due, count = found.handle, round(found.at * SECOND), self._tables.messages.count_before
+        return self._ask(lambda session: count(session, found.queue, row, due))
 
     def notes_of(self, found: Found) -> bytes:
         return self._ask(lambda session: self._tables.messages.notes(session, found.handle))

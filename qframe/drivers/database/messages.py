@@ -208,6 +208,12 @@ class Messages:
                 counts[int(at)] += int(count)
         return counts
 
+    def count_before(self, session: Session, queue: str, row: int, due: int) -> int | None:
+        if self._has_zones(session, queue):
+            return None
+        (count,) = session.run(self._sql.before, queue=queue, due=due, id=row).fetchone()
+        return int(count)
+
     def _page(
         self, session: Session, queue: str, place: Place, limit: int, after: str
     ) -> list[Any]:

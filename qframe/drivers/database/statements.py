@@ -294,6 +294,11 @@ class Statements:
         among = and_(self._waits, self._due >= number("due"), self._due < number("until"), behind)
         page = self._in_range(which.where(among)).order_by(self._due, c.id)
         self.page = make(page.limit(number("limit")))
+        is_before = or_(
+            self._due < number("due"), and_(self._due == number("due"), c.id < number("id"))
+        )
+        first = and_(self._waits, self._due >= 0, self._due <= number("due"), is_before)
+        self.before = make(self._in_range(select(func.count()).where(first)))
         divided = "DIV" if self._database.is_mysql else "/"
         at = (self._due - number("low")).op(divided, precedence=8)(number("width"))
         soon = and_(self._waits, self._due >= number("first"), self._due < number("end"))

@@ -375,6 +375,11 @@ class MemoryBackend(Backend):
                 counts[at] += 1
         return counts
 
+    def count_before(self, found: Found) -> int | None:
+        with guarded, self._lock:
+            there = self._ready(found.queue)
+            return there.index(found.handle) if found.handle in there else None
+
     def _due(self, message: Message) -> float | None:
         if message.place is not Place.DELAYED:
             return None

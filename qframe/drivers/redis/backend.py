@@ -18,6 +18,7 @@ from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.browsing import Found, Page, Place, Span, position
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
+from qframe.drivers import lookup
 from qframe.drivers.guard import guarded
 from qframe.drivers.redis import checks, message
 from qframe.drivers.redis.commands import RedisCommand, call, command
@@ -36,6 +37,7 @@ from qframe.drivers.redis.pool import RedisPool
 from qframe.drivers.redis.settings import RedisSettings
 from qframe.drivers.redis.steps import RedisSteps
 from qframe.exceptions import BackendUnavailable
+from qframe.payload import envelope
 from qframe.payload.text import is_queue_name, one_line
 
 log = logging.getLogger("qframe")
@@ -479,6 +481,16 @@ class RedisBackend(RedisFacts, Backend):
             for key, stored, score in rows[:limit]
         ]
         return Page(found, str(last) if len(rows) > limit else "")
+
+    def count_before(self, found: Found) -> int | None:
+        keys, uuid = self.keys.of(found.queue), envelope.uuid_of(found.raw_body)
+        spans = (each for each in self.spans(found.queue) if each.of == Place.READY.value)
+        at = lookup.position(self, found.queue, uuid, next(spans))
+        if at is None:
+            return None  # a search for its bytes would keep the server from all others
+        soon = repr(time.time() + self.timing.skew - _BELOW)
+        (leveled,) = self._ask_about(keys, command("ZCOUNT", keys.delayed, "-inf", f"({soon}"))
+        return int(leveled) + at
 
     def _rows(
         self, keys: QueueKeys, place: Place, first: int, last: int

@@ -128,13 +128,15 @@ def _waits(look: ConnectionLook, job: FilteredMessage, at: float, why: Reasons) 
     place = None if job.found is None else job.found.place
     if place in {Place.RUNNING, Place.HELD}:
         ended.leased(look, job, at, why)
+        if why.has("lease"):
+            of_queue.held_up(look, job.queue, why, is_ready=False)
         return
     waits.explain(look, job, why, at)
     if place is Place.BURIED:
         return
     of_queue.held_up(look, job.queue, why, is_ready=place is Place.READY)
     if place is Place.READY:
-        turn.explain(look, job.queue, job.uuid, why)
+        turn.explain(look, job, why)
         if not why.has("paused", "no worker", "quiet", "busy", "limit", "order", "turn"):
             count = len(takers.alive(look, job.queue))
             why.add("ready", f"nothing holds it up: {count} workers take {job.queue}", at)

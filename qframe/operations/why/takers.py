@@ -21,6 +21,8 @@ _NEAR = 0.6
 """How alike two names are, of 1, if one may be a misspelling of the other."""
 _SILENT = BEAT + 5
 """Seconds without a sign of life after which that is said of a worker."""
+_LATELY = 900.0
+"""Seconds for which a dead worker is named: it may have been replaced long ago."""
 
 
 def takes(entry: Entry, queue: str) -> bool:
@@ -89,8 +91,8 @@ def _all_of(count: int) -> str:
 
 
 def _died(look: ConnectionLook, queue: str, working: Sequence[Entry], why: Reasons) -> None:
-    dead = look.dead()
-    lost = [each for each in dead.value if takes(each, queue)]
+    dead, recent = look.dead(), time.time() - _LATELY
+    lost = [each for each in dead.value if takes(each, queue) and each.beat_at > recent]
     if not lost:
         return
     names = together(f"{place(each)}, last seen {ago(each.beat_at)}" for each in lost)
@@ -154,10 +156,12 @@ def _busy(queue: str, working: Sequence[Entry], at: float, why: Reasons) -> None
     if free or not jobs:
         return
     job, entry = min(jobs, key=lambda pair: pair[0].since)
-    slots = count_of(len(jobs), "slot", "slots")
-    workers = count_of(len(working), "worker", "workers")
+    busy = f"the only worker of {queue} is busy"
+    if len(jobs) > 1:
+        workers = count_of(len(working), "worker", "workers")
+        busy = f"all {len(jobs)} slots of the {workers} of {queue} are taken"
     text = (
-        f"all {slots} of the {workers} of {queue} are taken: the longest job, "
+        f"{busy}: the longest job, "
         f"{one_line(job.name, 100)} {job.uuid}, has run for "
         f"{lasting(max(0.0, time.time() - job.since))} on {place(entry)}"
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
+from qframe.operations.jobs import FilteredMessage
 from qframe.operations.queues import RATES_OVER
 from qframe.operations.why.look import ConnectionLook
 from qframe.operations.why.reason import Reasons
@@ -29,9 +30,9 @@ class Before(NamedTuple):
     at: float
 
 
-def explain(look: ConnectionLook, queue: str, uuid: str, why: Reasons) -> None:
+def explain(look: ConnectionLook, job: FilteredMessage, why: Reasons) -> None:
     """Says how many ready jobs are before one, and when its turn is."""
-    before = counted(look, queue, uuid)
+    queue, before = job.queue, counted(look, job)
     if before is None:
         why.cannot_know(f"{look.name} does not tell how many jobs come before one")
         return
@@ -67,19 +68,28 @@ def rate(look: ConnectionLook, queue: str) -> tuple[float | None, float]:
     return active.value.rates(queue, RATES_OVER).ended, active.at
 
 
-def counted(look: ConnectionLook, queue: str, uuid: str) -> Before | None:
-    """Counts the ready jobs before one, for a while; None if the backend lists none of them."""
-    if not {Capability.BROWSE, Capability.SEARCH} <= {*look.able}:
+def counted(look: ConnectionLook, job: FilteredMessage) -> Before | None:
+    """Counts the ready jobs before one; None if the backend lists none of them.
+
+    Where only reading all of them would tell, it reads them for a while.
+    """
+    if job.found is None or not {Capability.BROWSE, Capability.SEARCH} <= {*look.able}:
         return None
     at = time.time()
+    count_before = partial(look.connection.backend.count_before, job.found)
+    known = look.board.ask(look.connection, count_before)
+    return _read(look, job, at) if known is None else Before(known, True, at)
+
+
+def _read(look: ConnectionLook, job: FilteredMessage, at: float) -> Before:
     ends = time.monotonic() + look.seconds(_SECONDS)
-    text = uuid.encode("utf-8", "surrogatepass")
+    text = job.uuid.encode("utf-8", "surrogatepass")
     count, after = 0, ""
     while True:
-        browse = partial(look.connection.backend.browse, queue, Place.READY, _PAGE, after)
+        browse = partial(look.connection.backend.browse, job.queue, Place.READY, _PAGE, after)
         page = look.board.ask(look.connection, browse)
         for number, each in enumerate(page.found):
-            if text in each.raw_body and envelope.uuid_of(each.raw_body) == uuid:
+            if text in each.raw_body and envelope.uuid_of(each.raw_body) == job.uuid:
                 return Before(count + number, True, at)
         count += len(page.found)
         after = page.after

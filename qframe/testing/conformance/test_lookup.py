@@ -50,6 +50,23 @@ def found(backend: Backend, uuid: str, seconds: float | None) -> Place | None:
 
 
 @pytest.mark.usefixtures("small")
+def test_those_before_it_are_counted_or_it_says_that_it_cannot(backend: Backend) -> None:
+    needs(backend, Capability.BROWSE)
+    uuids = [uuid_at(number) for number in range(COUNT)]
+    fill(backend, uuids)
+    fill(backend, [uuid_at(COUNT)], delay=60)
+    for number in (0, 1, 17, COUNT - 1):
+        seen = look(backend, QUEUE, uuids[number]).found
+        assert seen is not None
+        assert backend.count_before(seen) in {None, number}
+    last = look(backend, QUEUE, uuids[-1]).found
+    for _ in range(5):  # what is first moves on
+        apply(backend, started(backend), Delete())
+    assert last is not None
+    assert backend.count_before(last) in {None, COUNT - 6}
+
+
+@pytest.mark.usefixtures("small")
 def test_by_its_time_it_is_found_without_looking_everywhere(backend: Backend) -> None:
     needs(backend, Capability.BROWSE)
     fill(backend, [uuid_at(number) for number in range(COUNT)])

@@ -362,6 +362,18 @@ def test_a_search_ends_at_its_limit(backend: Backend) -> None:
     assert backend.search(QUEUE, b"y") == []
 
 
+def test_a_search_tells_when_a_message_is_due_and_when_a_lease_ends(backend: Backend) -> None:
+    needs(backend, Capability.SEARCH)
+    push(backend, b"runs")
+    apply(backend, reserve(backend), Start(100))
+    push(backend, b"later", delay=100)
+    push(backend, b"ready")
+    of = {each.raw_body: each for each in backend.search(QUEUE, b"")}
+    assert [of[raw].lease_ends for raw in (b"later", b"ready")] == [None, None]
+    for moment in (of[b"later"].at, of[b"runs"].lease_ends):
+        assert moment is None or 60 < moment - time.time() < 140
+
+
 @pytest.mark.parametrize("text", [b"%", b"_", b"\x00\xff", b"*?[", b"\\", b"base64:"])
 def test_a_search_is_for_these_very_bytes(backend: Backend, text: bytes) -> None:
     needs(backend, Capability.SEARCH)
