@@ -483,39 +483,49 @@ class Connection:
                 page = self.backend.browse(queue, place, _PAGE, page.after)
         return kept
 
-    def remove(self, found: Found) -> bool:
+    def remove(self, found: Found, prepare: Callable[[ReservedJob], object] | None = None) -> bool:
         """Remove a waiting job, with everything that belongs to its end.
 
-        Returns False if it moved, or if another message of the job has started.
+        `prepare` is called with the job, which is held, before that. Returns False if it moved, or
+        if another message of the job has started.
         """
         reservation = self.backend.take(found)
         if reservation is None:
             return False
         job = ReservedJob(self.context, reservation)
         is_job = not job.is_second()
+        if is_job and prepare is not None:
+            prepare(job)
         try:
             job.settle(End(State.CANCELLED, remark="cancelled while it waited"))
         except LeaseLost:
             return False
         return is_job
 
-    def remove_in_line(self, job: LinedJob) -> bool:
+    def remove_in_line(
+        self,
+        job: LinedJob,
+        also: Sequence[Operation] = (),
+        prepare: Callable[[ReservedJob], object] | None = None,
+    ) -> bool:
         """Remove a job of a group that stands in line, with everything that belongs to its end.
 
-        Returns False if it is held or runs meanwhile. Raises `Unsupported` for one with a status or
-        a lock, for example, if its message could not be searched.
+        `also` is applied with the removal from the line; if the job must be pushed to be removed,
+        `prepare` is called as by `remove` instead. Returns False if it is held or runs meanwhile.
+        Raises `Unsupported` for one with a status or a lock, for example, if its message could not
+        be searched.
         """
         searches = Capability.SEARCH in self.capabilities
         if not searches and in_line.has_more_features(self.context, job):
             raise self.cannot(Capability.SEARCH)
-        if in_line.remove(self.context, job):
+        if in_line.remove(self.context, job, also):
             return True
         if not searches:
             return False
         found = self.find(job.uuid, job.queue)
         if found is None or found.place not in {Place.READY, Place.DELAYED}:
             return False
-        return self.remove(found)
+        return self.remove(found, prepare)
 
     def make_ready(self, found: Found) -> bool:
         """Make a delayed job ready. Returns False if it moved."""

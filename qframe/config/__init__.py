@@ -7,6 +7,7 @@ from qframe.config.framework import framework
 from qframe.config.loading import here, load
 from qframe.config.places import Places, QueuePlace
 from qframe.config.sections import (
+    BinSettings,
     GroupSettings,
     OtelSettings,
     OutboxSettings,
@@ -23,6 +24,7 @@ __all__ = [
     "BUILT_IN",
     "FILE",
     "AlertSettings",
+    "BinSettings",
     "CommandSettings",
     "ConnectionSettings",
     "GroupSettings",

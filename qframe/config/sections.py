@@ -38,6 +38,17 @@ class PlaceSettings(Section):
     driver: str = "auto"
 
 
+class BinSettings(Section):
+    """How long it is kept what `clear`, `flush`, `forget` and `cancel` remove; 0 seconds: never.
+
+    `jobs` and `bytes` are the most that are kept of each connection.
+    """
+
+    seconds: Annotated[Seconds, Field(le=86400)] = 3600.0
+    jobs: Annotated[Int, Field(ge=0, le=1_000_000)] = 10_000
+    bytes: Annotated[Int, Field(ge=0)] = 67_108_864
+
+
 class QueueSettings(Section):
     """Concurrency limits of a queue: `concurrency` over all workers, `per_worker` in each.
 

@@ -23,6 +23,7 @@ from qframe.config.alerts import AlertSettings
 from qframe.config.files import Origin
 from qframe.config.places import Places, QueuePlace
 from qframe.config.sections import (
+    BinSettings,
     EncryptionKey,
     GroupSettings,
     OtelSettings,
@@ -62,6 +63,8 @@ class Settings(BaseSettings):
     `queues` has concurrency limits by name or pattern of a queue (`QueueSettings`), `groups` how
     the groups of its jobs take turns (`GroupSettings`).
 
+    `bin`: how long what is removed by hand can be taken back (`BinSettings`).
+
     `routes` has the queue, as `queue@connection`, of jobs that name none, by name or pattern of the
     job; `forward` where the pushes for a queue go instead, in the same form.
 
@@ -98,6 +101,7 @@ class Settings(BaseSettings):
     metrics: bool = True
     metric_tags: list[Annotated[str, Field(min_length=1, max_length=100)]] = []
     version: Annotated[str, Field(max_length=200)] = ""
+    bin: BinSettings = BinSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     supervisors: dict[SupervisorName, SupervisorSettings] = {}
     web: WebSettings = WebSettings()

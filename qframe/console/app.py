@@ -41,6 +41,7 @@ from qframe.console import (
     status,
     supervise,
     top,
+    undo,
     usage,
     web,
     why,
@@ -81,6 +82,7 @@ _COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
     "Queues": {
         queues: ("pause", "resume", "size", "clear", "kick"),
         holds: ("hold", "unhold", "holds"),
+        undo: ("undo",),
     },
     "Jobs": {
         classes: ("jobs",),

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from qframe import manager
+from qframe.console.binning import binning, say_with_undo
 from qframe.console.confirm import stopped
 from qframe.console.connections import JobConnections, configured, find_failed
 from qframe.console.numbers import MOST_HOURS, seconds
@@ -19,6 +20,7 @@ from qframe.console.options import (
     DryRun,
     Json,
     Limit,
+    NoBin,
     QueueOption,
     Where,
     Yes,
@@ -35,6 +37,7 @@ from qframe.failed.filters import Filter, tags_of
 from qframe.failed.retry import Anew
 from qframe.operations import failures, ids, recordings
 from qframe.operations.arguments import arguments_in
+from qframe.operations.bin import BinForecast
 from qframe.operations.board import Board
 from qframe.operations.recordings import RecordingState
 from qframe.payload import envelope, secret, tracebacks
@@ -172,12 +175,14 @@ def forget(
     cause: CauseOption = "",
     dry_run: DryRun = False,
     yes: Yes = False,
+    no_bin: NoBin = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Delete failed jobs.
 
-    With --where or --cause it asks first on a terminal; a "no" exits 1.
+    For an hour, `qframe undo` brings them back. With --where or --cause it asks first on a
+    terminal; a "no" exits 1.
 
       qframe forget 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe forget --cause 4f1d0c88ab
@@ -186,25 +191,31 @@ def forget(
     chosen = _ChosenFailed(None, where, cause)
     if bool(uuids) is not chosen.are_all:
         raise ConfigurationError("say which: uuids, or --cause KEY or --where FILTER")
-    stores = JobConnections(configured(config), connection).failed_stores(answering=True)
-    for uuid in uuids or ():
-        store, record = _found(stores, uuid)
-        if dry_run:
-            say(f"would forget {record.uuid}")
-            continue
-        store.forget(record)
-        say(f"forgot {record.uuid}")
+    queues = configured(config)
+    stores = JobConnections(queues, connection).failed_stores(answering=True)
     if uuids:
+        with binning(queues, "forget", " ".join(uuids), is_on=not no_bin) as into:
+            for uuid in uuids:
+                store, record = _found(stores, uuid)
+                if dry_run:
+                    say(f"would forget {record.uuid}")
+                    continue
+                into.forget(store, record)
+                say(f"forgot {record.uuid}")
+        say_with_undo("", into)
         return 0
 
     def what() -> str:
-        count = sum(1 for _ in chosen.of(stores))
-        return f"forget {count_of(count, 'failed job', 'failed jobs')}"
+        forecast = BinForecast(queues, is_on=not no_bin)
+        count = sum(forecast.add_failed(record) for _, record in chosen.of(stores))
+        return f"forget {count_of(count, 'failed job', 'failed jobs')}{forecast.words()}"
 
     if (code := stopped(what, dry_run=dry_run, yes=yes)) is not None:
         return code
-    removed = sum(store.forget(record) for store, record in chosen.kept_in(stores))
-    say(f"forgot {removed} failed jobs")
+    of = where or f"cause {cause}"
+    with binning(queues, "forget", of, is_on=not no_bin) as into:
+        removed = sum(into.forget(store, record) for store, record in chosen.kept_in(stores))
+    say_with_undo(f"forgot {removed} failed jobs", into)
     return 0
 
 
@@ -244,26 +255,34 @@ def flush(
     ] = 0,
     dry_run: DryRun = False,
     yes: Yes = False,
+    no_bin: NoBin = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Delete all failed jobs, or only the older ones.
 
-    On a terminal it asks first; a "no" exits 1.
+    For an hour, `qframe undo` brings them back. On a terminal it asks first; a "no" exits 1.
 
       qframe flush
       qframe flush --hours 48 --dry-run
     """
     before = hours_ago("--hours", hours) if hours else None
-    stores = JobConnections(configured(config), connection).failed_stores(answering=True)
+    queues = configured(config)
+    stores = JobConnections(queues, connection).failed_stores(answering=True)
 
     def what() -> str:
-        count = sum(_failed_before(store, before) for store in stores)
-        return f"remove {count_of(count, 'failed job', 'failed jobs')}"
+        forecast = BinForecast(queues, is_on=not no_bin)
+        count = sum(forecast.add_failed(each) for store in stores for each in _old(store, before))
+        return f"remove {count_of(count, 'failed job', 'failed jobs')}{forecast.words()}"
 
     if (code := stopped(what, dry_run=dry_run, yes=yes)) is not None:
         return code
-    say(f"removed {sum(store.flush(before) for store in stores)} failed jobs")
+    of = f"failed more than {hours:g} hours ago" if hours else "all failed jobs"
+    with binning(queues, "flush", of, is_on=not no_bin) as into:
+        removed = sum(
+            into.forget(store, each) for store in stores for each in [*_old(store, before)]
+        )
+    say_with_undo(f"removed {removed} failed jobs", into)
     return 0
 
 
@@ -277,14 +296,12 @@ def prune(
 
     qframe prune --hours 168
     """
-    flush(hours=hours, yes=True, connection=connection, config=config)
+    flush(hours=hours, yes=True, no_bin=True, connection=connection, config=config)
 
 
-def _failed_before(store: FailedStore, before: float | None) -> int:
-    """Counts the jobs that failed before an epoch time, or all."""
-    if before is None:
-        return store.count()
-    return sum(record.failed_at < before for record in store.all())
+def _old(store: FailedStore, before: float | None) -> Iterator[FailedJob]:
+    """Yields the jobs that failed before an epoch time, or all."""
+    return (each for each in store.all() if before is None or each.failed_at < before)
 
 
 class _ChosenFailed:

@@ -38,10 +38,10 @@ def hold(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Set the jobs that a filter chooses aside as their turn comes.
+    """Set aside the jobs that a filter chooses.
 
-    No attempt is counted, and pushes and schedules go on. The jobs come back by themselves when the
-    time is over, or by `qframe unhold ID`.
+    Each is set aside when its turn comes, without an attempt; pushes and schedules go on. The jobs
+    come back by themselves when the time is over, or by `qframe unhold ID`.
 
       qframe hold 'class:app.Charge args.shop:7' --for 2h
       qframe hold tag:tenant:7 --for 30m --queue mail --why 'their bank is down'
@@ -111,7 +111,7 @@ def unhold(
 def holds(
     *, connection: ConnectionOption = None, as_json: Json = False, config: Config = None
 ) -> None:
-    """List the holds: who holds which jobs, until when, and how many are set aside.
+    """List the holds: which jobs, until when, by whom.
 
     qframe holds
     qframe holds --json

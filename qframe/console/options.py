@@ -53,6 +53,9 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only say what would be done; change nothing.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+NoBin = Annotated[
+    bool, typer.Option("--no-bin", help="Remove for good: `qframe undo` cannot take it back.")
+]
 Where = Annotated[
     str,
     typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from qframe.connection import Connection
 from qframe.console import completion, numbers, outbox
+from qframe.console.binning import binning, say_with_undo
 from qframe.console.confirm import stopped
 from qframe.console.connections import JobConnections, configured, names
 from qframe.console.numbers import CENTURY
@@ -18,6 +19,7 @@ from qframe.console.options import (
     ConnectionOption,
     DryRun,
     Json,
+    NoBin,
     QueueOption,
     Where,
     Yes,
@@ -32,6 +34,7 @@ from qframe.features.group_lines import waiting_queues
 from qframe.manager import QueueManager
 from qframe.operations import lists
 from qframe.operations import queues as operations
+from qframe.operations.bin import BinForecast
 from qframe.operations.queues import QueueState
 from qframe.payload.text import count_of, queue_name
 from qframe.worker import queue_facts, slot_leases
@@ -128,27 +131,34 @@ def clear(
     queue: QueueOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    no_bin: NoBin = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
     """Delete the ready and delayed jobs of a queue.
 
-    On a terminal it asks first; a "no" exits 1.
+    For an hour, `qframe undo` brings them back. On a terminal it asks first; a "no" exits 1.
 
       qframe clear database --queue emails
       qframe clear database --queue emails --dry-run
     """
-    found = configured(config).connection(the_connection(name, connection, "clear"))
+    manager = configured(config)
+    found = manager.connection(the_connection(name, connection, "clear"))
     found.need(Capability.PURGE)
-    place = f"{found.name}:{queue or found.default_queue}"
+    name = queue_name(queue or found.default_queue)
+    place = f"{found.name}:{name}"
 
     def what() -> str:
-        sizes = found.sizes(queue)
-        return f"delete {count_of(sizes.ready + sizes.delayed, 'job', 'jobs')} from {place}"
+        sizes, forecast = found.sizes(queue), BinForecast(manager, is_on=not no_bin)
+        forecast.add_queue(found, name)
+        count = count_of(sizes.ready + sizes.delayed, "job", "jobs")
+        return f"delete {count} from {place}{forecast.words()}"
 
     if (code := stopped(what, dry_run=dry_run, yes=yes)) is not None:
         return code
-    say(f"deleted {count_of(found.clear(queue), 'job', 'jobs')} from {place}")
+    with binning(manager, "clear", place, is_on=not no_bin) as into:
+        count = into.at(found).clear(name)
+    say_with_undo(f"deleted {count_of(count, 'job', 'jobs')} from {place}", into)
     return 0
 
 

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from qframe.connection import Connection
+from qframe.console.binning import binning, say_with_undo
 from qframe.console.confirm import stopped
 from qframe.console.connections import JobConnections, configured, find_failed
 from qframe.console.follow import FollowState, followed
-from qframe.console.options import Config, ConnectionOption, DryRun, Json, Where, Yes
+from qframe.console.options import Config, ConnectionOption, DryRun, Json, NoBin, Where, Yes
 from qframe.console.text import print_error, print_facts, print_json, print_rows, say
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
@@ -28,6 +29,7 @@ from qframe.failed.filters import RUNNING, WAITING, Filter, tags_of
 from qframe.features import status as facts
 from qframe.manager import QueueManager
 from qframe.operations import ids, jobs
+from qframe.operations.bin import BinAction, BinForecast
 from qframe.operations.board import Board
 from qframe.operations.queues import with_jobs
 from qframe.operations.running import listed as listed_running
@@ -128,6 +130,7 @@ def cancel(
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    no_bin: NoBin = False,
     connection: ConnectionOption = None,
     config: Config = None,
 ) -> int:
@@ -135,7 +138,7 @@ def cancel(
 
     Exits 1 if the job runs, or its worker has not ended it within ten seconds. With --where,
     workers are asked to end the running jobs, and the command does not wait for them; on a terminal
-    it asks first, and a "no" exits 1.
+    it asks first, and a "no" exits 1. For an hour, `qframe undo` brings back what waited.
 
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11
       qframe cancel 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 --running
@@ -148,9 +151,11 @@ def cancel(
     queues = configured(config)
     connections = JobConnections(queues, connection)
     if where:
-        what = partial(_chosen_in_words, queues, connections, where, running=running)
+        forecast = BinForecast(queues, is_on=not no_bin)
+        what = partial(_chosen_in_words, queues, connections, where, forecast, running=running)
         if (code := stopped(what, dry_run=dry_run, yes=yes)) is None:
-            _cancel_chosen(queues, connections, where, running=running)
+            with binning(queues, "cancel", where, is_on=not no_bin) as into:
+                _cancel_chosen(queues, connections, where, into, running=running)
         return code or 0
     uuid, outcomes = _cancelled(connections, uuid, running=running)
     if not outcomes:
@@ -201,7 +206,12 @@ def _cancellable(queue: Connection, given: str) -> Iterator[str]:
 
 
 def _chosen_in_words(
-    queues: QueueManager, connections: JobConnections, where: str, *, running: bool
+    queues: QueueManager,
+    connections: JobConnections,
+    where: str,
+    forecast: BinForecast,
+    *,
+    running: bool,
 ) -> str:
     """Returns how many jobs a filter chooses, as what is to be done."""
     waiting = Filter(where, WAITING)
@@ -209,11 +219,16 @@ def _chosen_in_words(
     def count(queue: Connection) -> int:
         if Capability.SEARCH not in queue.capabilities:
             return 0
-        return sum(len(each) for each in _waiting(queue, waiting))
+        count = 0
+        for found in _waiting(queue, waiting):
+            count += len(found)
+            for each in found:
+                forecast.add(queue, each.payload)
+        return count
 
     counts = connections.each(count)
     total = sum(each for _, each in counts)
-    words = f"cancel {count_of(total, 'job that waits', 'jobs that wait')}"
+    words = f"cancel {count_of(total, 'job that waits', 'jobs that wait')}{forecast.words()}"
     if not running:
         return words
     names = {queue.name for queue, _ in counts}
@@ -223,12 +238,18 @@ def _chosen_in_words(
 
 
 def _cancel_chosen(
-    queues: QueueManager, connections: JobConnections, where: str, *, running: bool
+    queues: QueueManager,
+    connections: JobConnections,
+    where: str,
+    into: BinAction,
+    *,
+    running: bool,
 ) -> None:
     """Cancels the jobs that a filter chooses, and says how many."""
     chosen = Filter(where, WAITING)
-    removed = connections.each(lambda queue: _cancel_all(queue, chosen))
-    say(f"cancelled {count_of(sum(count or 0 for _, count in removed), 'job', 'jobs')}")
+    removed = connections.each(lambda queue: _cancel_all(queue, chosen, into))
+    total = sum(count or 0 for _, count in removed)
+    say_with_undo(f"cancelled {count_of(total, 'job', 'jobs')}", into)
     for queue, count in removed:
         if count is None:
             print_error(f"{queue.name} cannot list its jobs: none of them was looked at", 0)
@@ -236,13 +257,13 @@ def _cancel_chosen(
         _end_all(Board(queues), {queue.name for queue, _ in removed}, Filter(where, RUNNING))
 
 
-def _cancel_all(queue: Connection, chosen: Filter) -> int | None:
+def _cancel_all(queue: Connection, chosen: Filter, into: BinAction) -> int | None:
     """Removes the waiting jobs that a filter chooses; None if they cannot be listed."""
     if Capability.SEARCH not in queue.capabilities:
         return None if Capability.RESERVE in queue.capabilities else 0
     count = 0
     for found in _waiting(queue, chosen):
-        count += sum(jobs.remove(queue, each) for each in found)
+        count += sum(jobs.remove(queue, each, into.at(queue)) for each in found)
     return count
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from qframe.contracts.browsing import position
-from qframe.contracts.step import Set, Step, Unset
+from qframe.contracts.step import Operation, Set, Step, Unset
 from qframe.features import group, group_lines
 from qframe.features.base import attempts
 from qframe.features.context import Context
@@ -89,8 +89,8 @@ def find(
     return None, True
 
 
-def remove(context: Context, job: LinedJob) -> bool:
-    """Remove a job in line. Returns False if it has a message now.
+def remove(context: Context, job: LinedJob, also: Sequence[Operation] = ()) -> bool:
+    """Remove a job in line; `also` is applied with that. Returns False if it has a message now.
 
     One with other features is pushed instead, for a caller that ends it.
     """
@@ -105,7 +105,7 @@ def remove(context: Context, job: LinedJob) -> bool:
         made = Group(context, job.queue, line.name).change(state, left)
         made.append(Unset(entry) if is_first else Set(entry, ""))
         pushed = context.as_it_is(job.raw, job.queue)
-        made += group_lines.out_of_line(context, job.key, pushed) if has_more else []
+        made += group_lines.out_of_line(context, job.key, pushed) if has_more else also
         (result,) = context.backend.apply(Step(None, *made))
         if result.applied:
             return not has_more

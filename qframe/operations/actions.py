@@ -37,6 +37,8 @@ from qframe.operations import (
     schedules,
     waiting,
 )
+from qframe.operations import undo as undoing
+from qframe.operations.bin import BinAction
 from qframe.operations.board import Board
 from qframe.operations.bulk import BulkAction
 from qframe.operations.jobs import FilteredMessage
@@ -192,12 +194,38 @@ def _resume(board: Board, wanted: Wanted, _who: str) -> Done:
     return Done(changed=1, text=f"resumed {name} of {connection.name}")
 
 
-def _clear(board: Board, wanted: Wanted, _who: str) -> Done:
+def _clear(board: Board, wanted: Wanted, who: str) -> Done:
     connection, name = _queue(board, wanted)
-    count = connection.clear(name)
-    return Done(
-        changed=count, text=f"deleted {count_of(count, 'job', 'jobs')} of {connection.name}:{name}"
+    act = BinAction(board.manager, "clear", f"{connection.name}:{name}", who)
+    try:
+        count = act.at(connection).clear(name)
+    finally:
+        act.close()
+    return _into_bin(
+        act, count, f"deleted {count_of(count, 'job', 'jobs')} of {connection.name}:{name}"
     )
+
+
+def _into_bin(act: BinAction, count: int, text: str) -> Done:
+    """Returns what an act has done, and that it can be taken back."""
+    told = act.told()
+    offered = {"action": "undo", "id": act.id} if act.kept else {}
+    return Done(changed=count, text=f"{text}; {told}" if told else text, undo=offered)
+
+
+def _undo(board: Board, wanted: Wanted, _who: str) -> Done:
+    name, done = one_line(wanted.id, 40), undoing.Undone()
+    known = [each for each in undoing.listed(board.connections()) if each.id == wanted.id]
+    if not known:
+        raise ConfigurationError(f"nothing of the act {name!r} is in the bin (any more)")
+    for each in known[0].connections:
+        undoing.undo(board.connection(each), wanted.id, done)
+    for index in board.failed.indexes() if known[0].action in {"forget", "flush"} else ():
+        board.failed.ask(index, index.refresh)
+    text = f"brought back {count_of(done.back, 'job', 'jobs')}"
+    if done.left:
+        text = "; ".join([f"{text}, {done.left:,} stay in the bin", *done.troubles[:2]])
+    return Done(changed=done.back, text=text)
 
 
 def _hold(board: Board, wanted: Wanted, who: str) -> Done:
@@ -246,35 +274,41 @@ def _key(cause: str) -> str:
 
 
 def _of_failed(
-    act: Callable[[Board, FailedStore, FailedJob], bool], verb: str, done: str
+    act: Callable[[Board, FailedStore, FailedJob, BinAction], bool], verb: str, done: str
 ) -> Callable[[Board, Wanted, str], Done]:
     def run(board: Board, wanted: Wanted, who: str) -> Done:
+        into = BinAction(board.manager, verb, what(wanted), who)
         if wanted.filter is not None or wanted.cause:
             chosen = chosen_by(wanted)
             steps = (
-                partial(act, board, store, record)
+                partial(act, board, store, record, into)
                 for store, record in failures.kept_in(board.failed.stores(), chosen)
             )
-            return _in_background(board, wanted, who, verb, steps)
+            return _in_background(board, wanted, who, verb, steps, into)
         changed, troubles = 0, []
-        for uuid in _selected(wanted):
-            found = board.failed.find(uuid)
-            if found is None:
-                troubles.append(f"{one_line(uuid, 60)} is no failed job (any more)")
-                continue
-            try:
-                changed += act(board, *found)
-            except ConfigurationError as error:
-                troubles.append(str(error))
+        try:
+            for uuid in _selected(wanted):
+                found = board.failed.find(uuid)
+                if found is None:
+                    troubles.append(f"{one_line(uuid, 60)} is no failed job (any more)")
+                    continue
+                try:
+                    changed += act(board, *found, into)
+                except ConfigurationError as error:
+                    troubles.append(str(error))
+        finally:
+            into.close()
         text = "; ".join(
             [done.format(f"{changed:,} of {len(wanted.uuids):,} failed jobs"), *troubles[:3]]
         )
-        return Done(changed=changed, text=text)
+        return _into_bin(into, changed, text)
 
     return run
 
 
-def _retry(board: Board, store: FailedStore, record: FailedJob) -> bool:
+def _retry(
+    board: Board, store: FailedStore, record: FailedJob, _into: BinAction | None = None
+) -> bool:
     done = retry(board.manager, store, record)
     if done:
         _forget_in_indexes(board, record.uuid)
@@ -330,8 +364,8 @@ def _stop_retry(board: Board, wanted: Wanted, who: str) -> Done:
     return Done(changed=1, text=f"stopped the retry {told.id}")
 
 
-def _forget(board: Board, store: FailedStore, record: FailedJob) -> bool:
-    done = store.forget(record)
+def _forget(board: Board, store: FailedStore, record: FailedJob, into: BinAction) -> bool:
+    done = into.forget(store, record)
     if done:
         _forget_in_indexes(board, record.uuid)
     return done
@@ -357,7 +391,9 @@ def _unmute(board: Board, wanted: Wanted, _who: str) -> Done:
 
 def _cancel(board: Board, wanted: Wanted, who: str) -> Done:
     if wanted.filter is not None:
-        return _in_background(board, wanted, who, "cancel", _cancelling(board, wanted))
+        into = BinAction(board.manager, "cancel", what(wanted), who)
+        steps = _cancelling(board, wanted, into)
+        return _in_background(board, wanted, who, "cancel", steps, into)
     noted = 0
 
     def cancel(uuid: str) -> bool:
@@ -375,7 +411,7 @@ def _cancel(board: Board, wanted: Wanted, who: str) -> Done:
     return _each_of(_selected(wanted), cancel, told)
 
 
-def _cancelling(board: Board, wanted: Wanted) -> Iterator[Callable[[], bool]]:
+def _cancelling(board: Board, wanted: Wanted, into: BinAction) -> Iterator[Callable[[], bool]]:
     """Yields a function for each job in a place that a filter chooses; it cancels the job."""
     try:
         place = Place(wanted.place)
@@ -388,11 +424,13 @@ def _cancelling(board: Board, wanted: Wanted) -> Iterator[Callable[[], bool]]:
     if not within.searchable:
         for each in within.connections[:1]:
             each.need(Capability.SEARCH)
-    return _removing(within, waiting.chosen_of(within, place, chosen))
+    return _removing(within, waiting.chosen_of(within, place, chosen), into)
 
 
 def _removing(
-    within: Scope, chosen: Iterable[tuple[Connection, FilteredMessage | BackendUnavailable]]
+    within: Scope,
+    chosen: Iterable[tuple[Connection, FilteredMessage | BackendUnavailable]],
+    into: BinAction,
 ) -> Iterator[Callable[[], bool]]:
     for connection in within.connections:
         if connection.name not in within.searchable:
@@ -401,7 +439,7 @@ def _removing(
         if isinstance(each, BackendUnavailable):
             yield partial(_raise, each)
         else:
-            yield partial(jobs.remove, connection, each)
+            yield partial(jobs.remove, connection, each, into.at(connection))
 
 
 def _raise(error: QframeError) -> bool:
@@ -648,7 +686,12 @@ def _change_schedule(board: Board, wanted: Wanted, who: str) -> Done:
 
 
 def _in_background(
-    board: Board, wanted: Wanted, who: str, action: str, steps: Iterator[Callable[[], bool]]
+    board: Board,
+    wanted: Wanted,
+    who: str,
+    action: str,
+    steps: Iterator[Callable[[], bool]],
+    into: BinAction | None = None,
 ) -> Done:
     of = what(wanted)
     troubles = [f"{name} does not answer: {why}" for name, why in sorted(board.silent.items())]
@@ -656,6 +699,9 @@ def _in_background(
 
     def log_end(count: int) -> None:
         log_action(who, action, of, count)
+        if into is not None:
+            into.close()
+            bulk.told, bulk.undo = into.told(), into.id if into.kept else ""
         board.forget()
 
     board.bulks.start(bulk, log_end)
@@ -675,6 +721,7 @@ ACTIONS = {
     "resume": Action("Resume", _resume, ""),
     "hold": Action("Hold", _hold, ""),
     "unhold": Action("End hold", _unhold, ""),
+    "undo": Action("Undo", _undo, "Bring back what this act has removed?"),
     "clear": Action("Clear", _clear, "Delete all ready and delayed jobs of this queue?"),
     "kick": Action("Kick", _kick, "Make all buried jobs of this queue ready?"),
     "retry": Action(

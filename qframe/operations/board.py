@@ -28,6 +28,7 @@ from qframe.operations import (
     queues,
     retries,
     schedules,
+    undo,
     unsafe,
     usage,
     workers,
@@ -44,6 +45,7 @@ from qframe.operations.retries import RetryState
 from qframe.operations.schedules import ScheduleState
 from qframe.operations.source import BoardSource, is_measured, keeps_facts
 from qframe.operations.stored import FindStore, R
+from qframe.operations.undo import ActState
 from qframe.operations.unsafe import Unsafe
 from qframe.operations.usage import By, UsageState
 from qframe.operations.workers import SupervisorState, WorkerState
@@ -300,6 +302,10 @@ class Board(BoardSource):
     def holds(self) -> list[HoldState]:
         """Returns the holds of all connections."""
         return self.cached("holds", 1.0, lambda: self.from_all(holds.listed, keeps_facts))
+
+    def acts(self) -> list[ActState]:
+        """Returns the acts that can be taken back, the latest first."""
+        return undo.listed(each for each in self.connections() if each.name not in self.silent)
 
     def schedules(self) -> list[ScheduleState]:
         """Returns the schedules, the next one first."""

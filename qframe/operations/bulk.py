@@ -35,6 +35,10 @@ class BulkState(BaseModel):
     troubles: list[str]
     """The first few failures."""
     seconds: float
+    told: str = ""
+    """What can be taken back of it; ""."""
+    undo: str = ""
+    """The act that `undo` takes back; ""."""
 
 
 class BulkAction:
@@ -55,6 +59,7 @@ class BulkAction:
         self._looked_at = self._changed = 0
         self._troubles = list(troubles)
         self._cancelled = threading.Event()
+        self.told = self.undo = ""
         self._began = time.monotonic()
         self._ended: float | None = None
         self.over = threading.Event()
@@ -102,6 +107,8 @@ class BulkAction:
             changed=self._changed,
             troubles=list(self._troubles),
             seconds=(self._ended or time.monotonic()) - self._began,
+            told=self.told,
+            undo=self.undo,
         )
 
 

@@ -21,6 +21,7 @@ from qframe.features import in_line
 from qframe.features.group_lines import has_had
 from qframe.features.in_line import LinedJob
 from qframe.operations.arguments import arguments_of
+from qframe.operations.bin import Binning
 from qframe.payload import envelope, model_keys, secret
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
@@ -188,11 +189,13 @@ def chosen_of(
             page = _page(connection, queue, place, _PAGE, page.after)
 
 
-def remove(connection: Connection, job: FilteredMessage) -> bool:
+def remove(connection: Connection, job: FilteredMessage, into: Binning | None = None) -> bool:
     """Removes a job that waits or stands in line. Returns False if it moved."""
     if job.lined is not None:
-        return connection.remove_in_line(job.lined)
-    return job.found is not None and connection.remove(job.found)
+        return into.remove_in_line(job.lined) if into else connection.remove_in_line(job.lined)
+    if job.found is None:
+        return False
+    return into.remove(job.found) if into else connection.remove(job.found)
 
 
 class _Part(NamedTuple):

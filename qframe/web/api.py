@@ -42,6 +42,7 @@ from qframe.operations.queues import QueueState
 from qframe.operations.recordings import RecordingState
 from qframe.operations.retries import RetryState
 from qframe.operations.schedules import ScheduleState
+from qframe.operations.undo import ActState
 from qframe.operations.usage import By, UsageState
 from qframe.operations.waiting import Scope
 from qframe.operations.why.asked import explain
@@ -232,6 +233,12 @@ class Holds(BaseModel):
     """The holds that are not over."""
 
     holds: list[HoldState]
+
+
+class Acts(BaseModel):
+    """What can be taken back, the latest first."""
+
+    acts: list[ActState]
 
 
 class Classes(BaseModel):
@@ -479,6 +486,9 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
         "The latest flows",
     ),
     "/v1/flows/{id}": Endpoint(Named, FlowNodes, _flow, "One flow, with its nodes"),
+    "/v1/acts": Endpoint(
+        Nothing, Acts, lambda board, _: Acts(acts=board.acts()), "Acts that undo takes back"
+    ),
     "/v1/holds": Endpoint(
         Nothing, Holds, lambda board, _: Holds(holds=board.holds()), "Jobs held by a filter"
     ),

@@ -9,6 +9,7 @@ from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.operations import failures, jobs, waiting
 from qframe.operations.actions import ACTIONS, Wanted, chosen_by, running_of, waiting_of
+from qframe.operations.bin import room_in_words
 from qframe.operations.board import Board
 from qframe.operations.failures import Listing
 from qframe.retries.terms import RetryTerms
@@ -53,7 +54,19 @@ def _facts(board: Board, name: str, count: str, wanted: Wanted) -> dict[str, str
         facts[_NAMES.get(name, "Name")] = _named(board, name, wanted.id)
     if wanted.connection and not wanted.queue:
         facts["Connection"] = wanted.connection
+    if name in {"clear", "forget"} or (name == "cancel" and wanted.filter is not None):
+        facts["Undo"] = _undo(board, name, wanted)
     return {key: value for key, value in facts.items() if value}
+
+
+def _undo(board: Board, name: str, wanted: Wanted) -> str:
+    if wanted.place == Place.RUNNING.value:
+        return "not possible: they are interrupted"
+    there = [board.connection(wanted.connection)] if wanted.connection else board.connections()
+    words = ""
+    with suppress(BackendUnavailable):  # the count tells of it
+        words = room_in_words(board.manager, there, waits=name != "forget")
+    return words
 
 
 _NAMES = {
@@ -64,6 +77,7 @@ _NAMES = {
     "stop-worker": "Worker",
     "remove-schedule": "Schedule",
     "stop-retry": "Retry",
+    "undo": "Act",
 }
 
 
@@ -75,6 +89,10 @@ def _cause(board: Board, key: str) -> str:
 
 def _named(board: Board, name: str, identity: str) -> str:
     """Returns the name that people know of a batch, a flow or a worker; else its id."""
+    if name == "undo":
+        acts = (each for each in board.acts() if each.id == identity)
+        act = next(acts, None)
+        return identity if act is None else f"{act.action} {act.of}, by {act.who}"
     if name.endswith("-worker"):
         found = next((each for each in board.workers() if each.id == identity), None)
         return identity if found is None else f"{found.host}:{found.pid}"

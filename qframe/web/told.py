@@ -22,7 +22,7 @@ _REVERSED = {
     "resume-schedule": "pause-schedule",
 }
 """The actions that can be undone, each with the one that does it."""
-_UNDOING = {*_REVERSED.values(), "scale", "remove-schedule", "unhold"}
+_UNDOING = {*_REVERSED.values(), "scale", "remove-schedule", "unhold", "undo"}
 """What a page offers as undo: at most what is done again with one click, or asks first."""
 BULK_WORDS = {
     "retry": {"running": "Queueing failed jobs again", "done": "Queued failed jobs again"},

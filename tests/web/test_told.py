@@ -165,3 +165,47 @@ def test_a_hold_is_listed_told_and_undone(small: Site) -> None:
     assert refused.status_code == 422
     assert 'value="state:ready"' in refused.text
     assert "There is no filter state: of jobs to hold" in refused.text
+
+
+def asked(client: TestClient, page: str) -> dict[str, str]:
+    """Give the fields of the form by which a page asks for an undo."""
+    found = re.search(r'action="/confirm/undo">(.*?)Undo', page, re.DOTALL)
+    assert found, page
+    return dict(re.findall(r'name="(\w+)" value="([^"]*)"', found[1]))
+
+
+def test_a_cleared_queue_is_brought_back(small: Site) -> None:
+    client = small.client()
+    push(small, "A", "mail")
+    question = client.get("/confirm/clear", params={**QUEUE, "back": "/queues"}).text
+    assert "<dt>Undo</dt><dd>within 60 min, up to 10,000 jobs</dd>" in question
+    done = post(client, "clear", **QUEUE, back="/queues")
+    page = client.get(done.headers["location"]).text
+    fields = asked(client, page)
+    (act,) = client.get("/api/v1/acts").json()["acts"]
+    assert (act["id"], act["of"], act["jobs"]) == (fields["id"], "database:mail", 1)
+    question = client.get("/confirm/undo", params=fields).text
+    assert f"<dt>Act</dt><dd>clear database:mail, by {act['who']}</dd>" in question
+    again = post(client, "undo", **fields)
+    said = parse_qs(urlsplit(again.headers["location"]).query)["said"][0]
+    assert said == "brought back 1 job"
+    assert small.queue.sizes("mail").ready == 1
+    assert post(client, "undo", **fields).status_code == 422
+
+
+@pytest.mark.parametrize("action", ["forget", "cancel"])
+def test_what_was_removed_in_the_background_is_brought_back(small: Site, action: str) -> None:
+    client = small.client()
+    push(small, "A", "mail")
+    small.keep("f")
+    typed = {"filter": "", "back": "/queues"}
+    where = {**QUEUE, "place": "ready"} if action == "cancel" else {}
+    done = post(client, action, **typed, **where)
+    address = done.headers["location"]
+
+    def page() -> str:
+        return client.get(address).text
+
+    wait_for(lambda: "/confirm/undo" in page(), "the offer of an undo")
+    post(client, "undo", **asked(client, page()))
+    assert (small.queue.sizes("mail").ready, small.failed()) == (1, ["f"])

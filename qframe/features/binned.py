@@ -1,0 +1,219 @@
+"""The bin: what somebody has removed, kept for a while so that it can be taken back.
+
+`bin:CONNECTION` lists the acts, and `binned:CONNECTION:ACT:N` has one job each, with what was kept
+of it. Where steps are atomic an entry is written in the step that removes its job. All of it
+expires, so that nothing is kept longer, whether a worker is there or not. What is encrypted stays
+so.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from pydantic_core import from_json, to_json
+
+from qframe.contracts.backend import Backend
+from qframe.contracts.failed import FailedJob
+from qframe.contracts.history import STEPS, History
+from qframe.contracts.status import State
+from qframe.contracts.step import Expect, Set, Step, Unset
+from qframe.exceptions import InvalidPayload
+from qframe.features.base import End, Plan, Pushing, attempts
+from qframe.features.batch import KEY as BATCH
+from qframe.features.context import Context, PushFeature
+from qframe.features.flow import KEY as FLOW
+from qframe.features.reserved import Feature, ReservedJob
+from qframe.features.steps import StepsFeature
+
+_MOST_ACTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class BinAct:
+    """One act of somebody that removed jobs, as a connection keeps it."""
+
+    id: str
+    action: str
+    of: str
+    """What it was about, in words."""
+    who: str
+    at: float
+    until: float
+    jobs: int = 0
+    """How many it has in the bin."""
+    size: int = 0
+    """Their bytes."""
+    lost: int = 0
+    """How many it removed for good, because the bin was full or cannot have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinnedFact:
+    """A fact of a removed job; `ttl` is what was left of its time."""
+
+    key: str
+    value: str
+    ttl: float | None
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BinEntry:
+    """A removed job, or the record of a failed one."""
+
+    queue: str
+    raw: bytes
+    due: float | None = None
+    """When it is due, if it was delayed (epoch seconds)."""
+    attempts: int = 0
+    notes: bytes = b""
+    buried: bool = False
+    facts: tuple[BinnedFact, ...] = ()
+    record: FailedJob | None = None
+    """The record, if the job had failed."""
+    batch: str = ""
+    """The batch that ran until the job was removed."""
+
+    @property
+    def size(self) -> int:
+        more = 0 if self.record is None else len(self.record.exception)
+        return len(self.raw) + len(self.notes) + more + sum(len(each.value) for each in self.facts)
+
+    def text(self) -> str:
+        """Encode."""
+        record = self.record
+        fields: dict[str, Any] = {
+            "queue": self.queue,
+            "raw": base64.b64encode(self.raw).decode(),
+            "due": self.due,
+            "attempts": self.attempts,
+            "notes": base64.b64encode(self.notes).decode(),
+            "buried": self.buried,
+            "facts": [[each.key, each.value, each.ttl, each.rank] for each in self.facts],
+            "batch": self.batch,
+        }
+        if record is not None:
+            fields["record"] = [
+                record.uuid, record.connection, record.exception, record.name, record.attempts,
+                record.history.to_json(), record.failed_at,
+            ]  # fmt: skip
+        return to_json(fields).decode()
+
+    @classmethod
+    def read(cls, text: str) -> BinEntry:
+        """Decode. Raises `ValueError`."""
+        try:
+            fields = from_json(text)
+            queue, raw = str(fields["queue"]), base64.b64decode(fields["raw"])
+            made = cls(
+                queue, raw, fields["due"], int(fields["attempts"]),
+                base64.b64decode(fields["notes"]), fields["buried"] is True,
+                tuple(BinnedFact(*each) for each in fields["facts"]), batch=str(fields["batch"]),
+            )  # fmt: skip
+            if (row := fields.get("record")) is None:
+                return made
+            uuid, connection, exception, name, number, history, failed_at = row
+            record = FailedJob(
+                uuid, connection, queue, raw, exception, name, int(number),
+                History.from_json(history), float(failed_at),
+            )  # fmt: skip
+            return replace(made, record=record)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"what is kept in the bin cannot be read: {error}") from None
+
+
+def acts_key(connection: str) -> str:
+    return f"bin:{connection[:120]}"
+
+
+def entry_key(connection: str, act: str, number: str = "") -> str:
+    """Return the key of an entry; without a number, what those of an act begin with."""
+    return f"binned:{connection[:80]}:{act}:{number}"
+
+
+def acts(backend: Backend, connection: str) -> list[BinAct]:
+    """Return the acts of a connection that can be taken back, the latest last."""
+    return _read(backend.read(acts_key(connection))[0])
+
+
+def _read(text: str | None) -> list[BinAct]:
+    try:
+        found = [BinAct(**row) for row in ([] if text is None else from_json(text))]
+        now = time.time()
+        return [each for each in found if each.until > now]
+    except (ValueError, TypeError):
+        return []
+
+
+def change_acts(
+    backend: Backend, connection: str, changed: Callable[[list[BinAct]], Iterable[BinAct]]
+) -> None:
+    """Replace the acts of a connection, without those that are over."""
+    key = acts_key(connection)
+    for _ in attempts("the list of what is in the bin"):
+        (before,) = backend.read(key)
+        left = [*changed(_read(before))][-_MOST_ACTS:]
+        after: Set | Unset = Unset(key)
+        if left:
+            rows = [{name: getattr(each, name) for name in _FIELDS} for each in left]
+            ttl = max(each.until for each in left) - time.time()
+            after = Set(key, to_json(rows).decode(), max(1.0, ttl))
+        if backend.apply(Step(None, Expect(key, before), after))[0].applied:
+            return
+
+
+_FIELDS = ("id", "action", "of", "who", "at", "until", "jobs", "size", "lost")
+
+
+# -- what is kept of a job ------------------------------------------------------------------------
+
+
+def kept_of(context: Context, job: Pushing, notes: bytes) -> tuple[BinnedFact, ...]:
+    """Return the facts of a waiting job. Raises `InvalidPayload` if it cannot be put into a bin."""
+    features: list[PushFeature] = [*context.features_of(job.message)]
+    if STEPS in notes and StepsFeature.key not in job.message:
+        features.append(StepsFeature())
+    keys = [key for feature in features for key in feature.kept(context, job)]
+    return facts_at(context.backend, keys)
+
+
+def facts_at(backend: Backend, keys: Sequence[str]) -> tuple[BinnedFact, ...]:
+    found = backend.copy(*dict.fromkeys(keys)) if keys else []
+    return tuple(
+        BinnedFact(each.key, each.value, each.ttl, each.rank) for each in found if each is not None
+    )
+
+
+def of_reservation(job: ReservedJob, *, due: float | None, buried: bool) -> BinEntry:
+    """Return the entry of a held job that is about to be removed. Raises `InvalidPayload`."""
+    context, reservation = job.context, job.reservation
+    pushing = context.as_it_is(job.raw_body, job.queue)
+    if FLOW in pushing.message:
+        raise InvalidPayload("a job of a flow is cancelled with what follows it")
+    facts = kept_of(context, pushing, reservation.notes) if job.refusal is None else ()
+    return BinEntry(
+        job.queue, job.raw_body, due, reservation.attempts, reservation.notes, buried, facts
+    )
+
+
+@dataclass(slots=True)
+class BinFeature(Feature):
+    """Writes the entry of one job in the step that removes it; added to the features of the job."""
+
+    key: ClassVar[str] = "bin"
+    entry: Set = field()
+
+    def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
+        if end.state is State.CANCELLED:
+            plan.add(self.entry)
+
+
+def batch_named(message: Any) -> str:  # noqa: ANN401 (a payload)
+    """Return the id of the batch that a payload names; ""."""
+    named = message.get(BATCH) if isinstance(message, dict) else None
+    identity = named.get("id") if isinstance(named, dict) else None
+    return identity if isinstance(identity, str) else ""

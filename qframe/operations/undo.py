@@ -1,0 +1,248 @@
+"""Undo: brings back from the bin what one act of somebody has removed, each job once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import BaseModel
+
+from qframe.connection import Connection
+from qframe.contracts.backend import Capability
+from qframe.contracts.step import Expect, Operation, Raise, Record, Set, Step, Unset
+from qframe.exceptions import BackendUnavailable, InvalidSignature, QframeError
+from qframe.features import binned
+from qframe.features.base import Plan
+from qframe.features.batch import KEY as BATCH
+from qframe.features.binned import BinAct, BinEntry
+from qframe.features.chain import KEY as CHAIN
+from qframe.features.context import push_of
+from qframe.features.debounce import DebounceFeature
+from qframe.features.once import OnceFeature
+from qframe.features.status import StatusFeature
+from qframe.features.steps import KEY as STEPS
+from qframe.features.unique import UniqueFeature
+from qframe.payload import envelope
+from qframe.payload.text import one_line
+from qframe.payload.timing import iso
+
+_AT_ONCE = 50
+_TRIES = 10
+_MOST_TROUBLES = 5
+_COPIED = {
+    BATCH, CHAIN, STEPS, UniqueFeature.key, DebounceFeature.key, OnceFeature.key, StatusFeature.key,
+}  # fmt: skip
+"""The features of which the entry has the facts; the others are asked as at a retry by hand."""
+
+
+class ActState(BaseModel):
+    """One act that can be taken back."""
+
+    id: str
+    action: str
+    of: str
+    who: str
+    at: str
+    until: str
+    connections: list[str]
+    jobs: int
+    """How many jobs are in the bin; 0 also if the act broke off, or is going on."""
+    lost: int
+    """How many it removed for good."""
+
+
+@dataclass(slots=True)
+class Undone:
+    """What came of an undo."""
+
+    back: int = 0
+    left: int = 0
+    """How many stay in the bin, and can be tried again."""
+    troubles: list[str] = field(default_factory=list)
+
+    def stays(self, why: str) -> None:
+        self.left += 1
+        if len(self.troubles) < _MOST_TROUBLES:
+            self.troubles.append(one_line(why, 300))
+
+
+def listed(connections: Iterable[Connection]) -> list[ActState]:
+    """Returns the acts that can be taken back, the latest first. Raises `BackendUnavailable`."""
+    found: dict[str, list[tuple[str, BinAct]]] = {}
+    for connection in connections:
+        if Capability.FACTS in connection.capabilities:
+            for act in binned.acts(connection.backend, connection.name):
+                found.setdefault(act.id, []).append((connection.name, act))
+    last_first = sorted(found.values(), key=lambda parts: -parts[0][1].at)
+    return [_state(parts) for parts in last_first]
+
+
+def _state(parts: Sequence[tuple[str, BinAct]]) -> ActState:
+    _, act = parts[0]
+    return ActState(
+        id=act.id,
+        action=act.action,
+        of=act.of,
+        who=act.who,
+        at=iso(min(each.at for _, each in parts)),
+        until=iso(min(each.until for _, each in parts)),
+        connections=[name for name, _ in parts],
+        jobs=sum(each.jobs for _, each in parts),
+        lost=sum(each.lost for _, each in parts),
+    )
+
+
+def undo(connection: Connection, act: str, done: Undone) -> None:
+    """Brings back what an act has removed from a connection, in its order.
+
+    Repeating it, also after it was killed, brings nothing back twice where steps are atomic.
+    """
+    backend, before = connection.backend, done.left
+    prefix, after = binned.entry_key(connection.name, act), ""
+    while page := backend.scan(prefix, _AT_ONCE, after):
+        for key, text in page:
+            try:
+                _bring_back(connection, key, text, done)
+            except BackendUnavailable:
+                raise
+            except QframeError as error:
+                done.stays(str(error))
+        after = page[-1][0]
+    left = done.left - before
+
+    def noted(acts: list[BinAct]) -> list[BinAct]:
+        others = [each for each in acts if each.id != act]
+        own = [replace(each, jobs=left) for each in acts if each.id == act and left]
+        return [*others, *own]
+
+    binned.change_acts(backend, connection.name, noted)
+
+
+def purge(connection: Connection, act: str = "") -> int:
+    """Empties the bin of a connection, or of one act, at once. Returns how many acts it had."""
+    backend, gone = connection.backend, 0
+    for each in binned.acts(backend, connection.name):
+        if act in {"", each.id}:
+            prefix = binned.entry_key(connection.name, each.id)
+            while page := backend.scan(prefix, _AT_ONCE):
+                backend.apply(Step(None, *(Unset(key) for key, _ in page)))
+            gone += 1
+    binned.change_acts(
+        backend, connection.name, lambda acts: [each for each in acts if act not in {"", each.id}]
+    )
+    return gone
+
+
+# -- one entry ------------------------------------------------------------------------------------
+
+
+def _bring_back(connection: Connection, key: str, text: str, done: Undone) -> None:
+    try:
+        entry = BinEntry.read(connection.context.opened(key, text).text)
+    except (ValueError, InvalidSignature) as error:
+        done.stays(str(error))
+        return
+    if entry.record is not None:
+        _bring_back_failed(connection, entry, key, text, done)
+        return
+    for _ in range(_TRIES):
+        plan, why = _plan(connection, entry)
+        if why:
+            done.stays(why)
+            return
+        plan.add(Expect(key, text), Unset(key))
+        if not connection.context.joint and _is_there(connection, entry):
+            plan = Plan(None, Unset(key))  # an undo that was killed had pushed it, or clear left it
+        (result,) = connection.backend.apply(plan)
+        if result.applied:
+            plan.applied()
+            done.back += 1
+            _revive_batch(connection, entry)
+            return
+        if result.key == key:
+            return  # another undo has it
+    done.stays(f"what {_shown(entry)} needs is changed again and again")
+
+
+def _plan(connection: Connection, entry: BinEntry) -> tuple[Plan, str]:
+    """Returns the step that pushes a job with its facts; or why it cannot be."""
+    context = connection.context
+    pushing = replace(context.as_it_is(entry.raw, entry.queue), retried=True)
+    facts, why = _facts(connection, entry)
+    if why:
+        return Plan(), f"{_shown(entry)}: {why}"
+    delay = 0.0 if entry.due is None else max(0.0, entry.due - time.time())
+    push = replace(
+        push_of(pushing),
+        delay=delay,
+        attempts=entry.attempts,
+        notes=entry.notes,
+        buried=entry.buried,
+    )
+    plan = Plan(None, *facts, push)
+    for feature in context.features_of(pushing.message):
+        if feature.key not in _COPIED:
+            feature.push(context, pushing, plan)
+    return plan, ""
+
+
+def _facts(connection: Connection, entry: BinEntry) -> tuple[list[Operation], str]:
+    """Returns the operations that write what was kept of a job; or what is in the way."""
+    keys = [each.key for each in entry.facts]
+    now = connection.backend.read(*keys) if keys else []
+    made: list[Operation] = []
+    for fact, holds in zip(entry.facts, now, strict=True):
+        if fact.rank is not None:
+            ttl = math.inf if fact.ttl is None else fact.ttl
+            made += [Unset(fact.key), Raise(fact.key, fact.rank, fact.value, min(ttl, 1e9))]
+        elif holds is None:
+            made += [Expect(fact.key, None), Set(fact.key, fact.value, fact.ttl)]
+        elif holds != fact.value:
+            return [], f"{one_line(holds, 60)}, dispatched meanwhile, has {one_line(fact.key, 80)}"
+    return made, ""
+
+
+def _is_there(connection: Connection, entry: BinEntry) -> bool:
+    """Whether a job is in its queue, where it may have been pushed without its entry's removal."""
+    uuid = envelope.uuid_of(entry.raw)
+    if not uuid or Capability.SEARCH not in connection.capabilities:
+        return False
+    return connection.find(uuid, entry.queue) is not None
+
+
+def _revive_batch(connection: Connection, entry: BinEntry) -> None:
+    """Lets the batch go on that the removal of this job has cancelled."""
+    kept = connection.batches() if entry.batch else None
+    if kept is not None:
+        kept.revive(entry.batch)
+
+
+def _bring_back_failed(
+    connection: Connection, entry: BinEntry, key: str, text: str, done: Undone
+) -> None:
+    record, store = entry.record, connection.failed
+    assert record is not None  # noqa: S101 (the caller's)
+    facts, why = _facts(connection, entry)
+    there = store.find(record.uuid)
+    if there is not None and not there.is_of(record.failed_at):
+        why = "it has failed anew meanwhile"
+    if why:
+        done.stays(f"{_shown(entry)}: {why}")
+        return
+    steps = [Step(None, Expect(key, text), Unset(key), *facts)]
+    if there is None and store.place is connection.backend and connection.context.joint:
+        steps = [Step(None, *steps[0].operations, Record(record))]
+    elif there is None:  # in two: one that was killed in between finds the record
+        store.place.apply(Step(None, Record(record)))
+    (result,) = connection.backend.apply(*steps)
+    if result.applied:
+        done.back += 1
+    elif result.key != key:
+        done.stays(f"what {_shown(entry)} needs was changed meanwhile")
+
+
+def _shown(entry: BinEntry) -> str:
+    uuid = envelope.uuid_of(entry.raw)
+    return f"{one_line(uuid, 60) or 'a job'} of {entry.queue}"
