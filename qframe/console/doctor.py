@@ -32,7 +32,7 @@ def doctor(
     as_json: Json = False,
     config: Config = None,
 ) -> int:
-    """Write an archive for a bug report, without secrets and payloads.
+    """Write an archive for a bug report, without payloads.
 
     It has one page, report.html, with versions, configuration, `qframe check`, sizes, causes of
     failure, workers with their stacks, and the last hour's metrics. Look at it before you send it.

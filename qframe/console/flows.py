@@ -44,7 +44,7 @@ def flow(
     as_json: Json = False,
     config: Config = None,
 ) -> int:
-    """Show a flow and its nodes, cancel it, or retry what has failed.
+    """Show a flow and its nodes, cancel it, or retry it.
 
     With --follow the exit code is 0 when every node is done, 1 when one has failed and nothing
     runs, or the flow was cancelled. --cancel exits 1 if the flow is over or cancelled already.

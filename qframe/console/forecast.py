@@ -35,7 +35,7 @@ def forecast(
     as_json: Json = False,
     config: Config = None,
 ) -> int:
-    """Say whether queues will be behind, when and why: exit 1 if one will be.
+    """Say whether queues will be behind, when and why.
 
     From the arrivals and run times of two weeks, what waits, the workers, delayed jobs and
     schedules.

@@ -58,7 +58,7 @@ def move(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Move jobs from one connection to another, each once, while both are used.
+    """Move jobs to another connection while both are used.
 
     Ready, delayed, buried and failed jobs move with their due times, attempts and locks, and chains
     and batches with them; a job that runs ends where it is. Repeat the command at any time, also if

@@ -59,7 +59,7 @@ def retries(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """List the watched retries of the last week, latest first, or stop one.
+    """List the watched retries of the last week, or stop one.
 
     qframe retries
     qframe retries --json

@@ -31,7 +31,7 @@ def usage(
     as_json: Json = False,
     config: Config = None,
 ) -> None:
-    """Say which classes or tags have used the workers, the longest run time first.
+    """Say which classes or tags have used the workers most.
 
     Tags are counted that metric_tags in the configuration selects.
 
