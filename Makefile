@@ -20,7 +20,7 @@ VENDORS := .venv/vendors/.ready
 TYPED  := $(wildcard qframe qframe_health.py tests examples benchmarks faults scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo quick affected test test-all test-other lint format typecheck bench faults screenshots docs services release wheel clean
+.PHONY: help venv demo quick affected test test-all test-other lint format typecheck bench faults night screenshots docs services release wheel clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,9 @@ bench: $(READY) ## Measure against the peers (benchmarks/); ARGS="redis" measure
 
 faults: $(READY) ## Break servers and workers, count the jobs (faults/); ARGS="F1 F20 --seed 7"
 	@$(BIN)/python -m faults $(ARGS)
+
+night: $(READY) ## Break ten things in a shop, and ask the command line for each cause; ARGS="3 9"
+	@$(BIN)/python -m faults.night $(ARGS)
 
 screenshots: $(READY) ## Take those of docs/operate/web.md anew, from a shop that runs (needs Chromium)
 	@$(BIN)/python -m scripts.screenshots $(ARGS)

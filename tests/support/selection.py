@@ -160,6 +160,7 @@ worker/test_steps.py::test_a_step_within_a_transaction_* = *-line sqlite-slots p
 worker/test_steps.py::test_killed_between_any_two_* = *-line database-slots
 test_forged.py::* = memory* apart* redis*
 test_affected.py::test_each_test_of_ours_uses_what_it_imports
+faults/test_night.py::test_each_cause_is_named
 django/test_tasks_real.py::test_the_higher_priority_*
 django/test_real.py::test_the_pool_works
 django/test_real.py::test_connections_end_with_their_jobs_and_are_shared_by_none
