@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -34,10 +35,13 @@ from qframe.payload import envelope, timing, tracebacks
 from qframe.payload.envelope import Envelope
 from qframe.payload.secret import SHOWN, TRAVELS, revealed
 from qframe.payload.text import one_line
-from qframe.testing import fakes
+from qframe.testing import fakes, repeating
+from qframe.testing.fakes import Fake
 from qframe.testing.recording import LinkJob, MemberJob, Notes, RecordingConnection
+from qframe.testing.repeating import KillableRunner, Killer
 from qframe.testing.wanted import JobTarget, Target, fit_all, is_delay, shown_job, shown_member
 from qframe.worker.attempt import Attempt
+from qframe.worker.needs import Left
 from qframe.worker.options import WorkerOptions
 from qframe.worker.outcome import JobOutcome
 from qframe.worker.runner import Runner
@@ -88,6 +92,31 @@ def run(  # noqa: PLR0913 (one for each thing that a job finds)
         raise InvalidJob(f"run takes a job, not {one_line(repr(job), 80)}")
     if attempts < 1 or not 0 <= releases < attempts:
         raise ValueError("attempts is 1 or more, and releases fewer than that")
+
+    def made() -> tuple[_JobUnderTest, _Reserved]:
+        return _under_test(
+            job, attempts, releases, batch, caught, previous, steps, events,
+            with_middleware=with_middleware,
+        )  # fmt: skip
+
+    running, reserved = made()
+    running.made_again = made
+    return running.run(reserved)
+
+
+def _under_test(  # noqa: PLR0913 (as above)
+    job: Queueable,
+    attempts: int,
+    releases: int,
+    batch: Batch | None,
+    caught: Caught | None,
+    previous: object,
+    steps: Mapping[str, object] | None,
+    events: Mapping[str, object] | None,
+    *,
+    with_middleware: bool,
+) -> tuple[_JobUnderTest, _Reserved]:
+    """Make a job from its payload, held in memory, with what earlier attempts have left."""
     fake = fakes.active()
     original = manager.default().connection_of(job)
     notes = Notes()
@@ -114,11 +143,14 @@ def run(  # noqa: PLR0913 (one for each thing that a job finds)
     running = _JobUnderTest(connection, notes, type(job), queue, made.uuid, with_middleware)
     for name, value in (events or {}).items():
         running.send_event(name, value)
-    return running.run(reserved)
+    return running, reserved
 
 
 class _JobUnderTest:
     """A job that is run here, attempt by attempt."""
+
+    made_again: Callable[[], tuple[_JobUnderTest, _Reserved]]
+    """Makes the same job anew."""
 
     def __init__(
         self,
@@ -139,20 +171,39 @@ class _JobUnderTest:
     def send_event(self, name: str, value: object) -> None:
         calls.run(send_on(self._connection, self._uuid, check_name(name), encoded(name, value)))
 
-    def resume(self, after: float) -> Ran[Any]:
+    def resume(self, after: float, killer: Killer | None = None) -> Ran[Any]:
         self._connection.backend.timing.skew += after
         found, _ = self._connection.backend.reserve([self._queue])
         if not found:
             raise AssertionError(f"the job does not go on after {after:g} s")
-        return self.run(_Reserved(self._connection.context, found[0]))
+        return self.run(_Reserved(self._connection.context, found[0]), killer)
 
-    def run(self, reserved: _Reserved) -> Ran[Any]:
+    def killable(self) -> Callable[..., Ran[Any]]:
+        """Make the job anew; returns what runs it: its first attempt, then further ones.
+
+        A further one is that after a kill, or after the seconds of a delay.
+        """
+        running, first = self.made_again()
+        left = [first]
+
+        def run(killer: Killer | None = None, after: float | None = None) -> Ran[Any]:
+            if left:
+                return running.run(left.pop(), killer or Killer())
+            wait = running._connection.retry_after + 1 if after is None else after  # noqa: SLF001 (its own)
+            return running.resume(wait, killer or Killer())
+
+        return run
+
+    def run(self, reserved: _Reserved, killer: Killer | None = None) -> Ran[Any]:
         with Signals(handled=False) as signals:
             registry = manager.default().registry
-            runner = Runner(self._connection, registry, WorkerOptions(), signals)
+            kind = Runner if killer is None else KillableRunner
+            runner = kind(self._connection, registry, WorkerOptions(), signals)
+            if killer is not None and isinstance(runner, KillableRunner):
+                runner.killer = killer
             attempt = Attempt(runner, reserved, self._class)
             attempt.is_forced, attempt.is_bare = True, not self._with_middleware
-            with execution.run_in_caller():
+            with execution.run_in_caller(), contextlib.suppress(Left):  # it was killed
                 runner.run(reserved, attempt)
             runner.settler.flush()
             runner.close()
@@ -285,6 +336,23 @@ class Ran(Generic[R_co]):
             after = 0.0 if self.waits_for in (events or {}) else self.sleeps
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
         return self._running.resume(seconds)
+
+    def assert_repeatable(
+        self,
+        state: Callable[[], object] | Callable[[Fake], object] | None = None,
+        reset: Callable[[], object] | None = None,
+    ) -> list[str]:
+        """Asserts that the job may be killed anywhere and run again, with the state of one run.
+
+        The job runs again and again, each time from what `reset` makes: it is killed before each
+        commit, HTTP call, dispatch and durable step, and before its end, and then runs to its end.
+        `state` is called then, and must return what it returns after one run. It may take one
+        argument, the `fake()` that records what the job dispatched; by default that is the state.
+
+        Returns the points at which it was killed. Raises `AssertionError` with those at which the
+        state differs or the next attempt fails.
+        """
+        return repeating.check(self._running.killable, self._shown(), state, reset)
 
     def assert_appended(self, target: Target) -> None:
         """Asserts that the job put such a job at the end of its chain."""

@@ -34,7 +34,7 @@ _CODE = [
 
 
 @pytest.mark.parametrize(
-    ("name", "tests"), [("testing.md", 7), ("testing-workflows.md", 6)], ids=["jobs", "workflows"]
+    ("name", "tests"), [("testing.md", 8), ("testing-workflows.md", 6)], ids=["jobs", "workflows"]
 )
 def test_the_code_about_tests_runs(name: str, tests: int, tmp_path: Path) -> None:
     files: dict[str, str] = defaultdict(str)
