@@ -119,6 +119,18 @@ class BrokerBackend(Backend):
         """
         return True
 
+    def note_first_starts(self, jobs: Sequence[BrokerJob]) -> None:
+        """Note that messages are about to be started at their first delivery.
+
+        For brokers that count deliveries which nobody got; by default each delivery is a start.
+        """
+
+    def starts_before(self, job: BrokerJob, entry: AttemptEntry | None) -> int:
+        """Return how often a message was started before this delivery; `entry` is the log's."""
+        if entry is None:
+            return job.attempts
+        return entry.attempts_before(job.deliveries)
+
     def give_back(self, job: BrokerJob, delay: float) -> bool:
         """Make the delivered message ready again, `delay` seconds from now.
 
@@ -195,11 +207,23 @@ class BrokerBackend(Backend):
 
     def _apply_each(self, steps: Sequence[Step]) -> list[Result]:
         results: list[Result] = []
+        self._note_first_starts(steps)
         for step in steps:
             with in_parts(results):
                 result = self._operate(step.reservation, *step.operations)  # type: ignore[arg-type] # as well
             results.append(result)
         return results
+
+    def _note_first_starts(self, steps: Sequence[Step]) -> None:
+        starting: list[BrokerJob] = [
+            step.reservation  # type: ignore[misc] # as `_way` says
+            for step in steps
+            if type(step.operations[0]) is op.Start
+        ]
+        now = self.clock()
+        first = [job for job in starting if not (job.started or job.logged) and now < job.until]
+        if first:
+            self.note_first_starts(first)
 
     def _push(self, pushes: Sequence[Push]) -> None:
         late, now = list[BrokerMessage](), list[BrokerMessage]()
@@ -381,10 +405,12 @@ class BrokerBackend(Backend):
         job.is_unsure = not seen
         job.known = entry = seen[0] if seen else None
         if entry is None:
+            if seen:
+                job.attempts = self.starts_before(job, None)
             return True
         if entry.ended or (job.message.kept and entry.deliveries >= job.deliveries):
             return False
-        job.attempts = entry.attempts_before(job.deliveries)
+        job.attempts = self.starts_before(job, entry)
         job.notes = entry.notes
         return True
 

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
 from qframe.contracts.step import Reservation, Result, Step
+from qframe.drivers.attempt_log import AttemptEntry
 from qframe.drivers.broker.backend import BrokerBackend
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
+from qframe.drivers.broker.start_log import StartLog
 from qframe.drivers.guard import guarded
 from qframe.drivers.rabbitmq import celery, checks
-from qframe.drivers.rabbitmq.consumer import Consumer, Consumers, Delivery
+from qframe.drivers.rabbitmq.consumer import Consumer, Consumers
+from qframe.drivers.rabbitmq.delivery import Delivery
 from qframe.drivers.rabbitmq.publisher import Publishers
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.exceptions import BackendUnavailable, InvalidQueueName
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("qframe")
 
 _RESERVED = "amq."
+_UNNOTED = 10
+"""Deliveries up to which a message counts as started only by what was noted."""
 
 
 class RabbitmqBackend(BrokerBackend):
@@ -58,6 +63,7 @@ class RabbitmqBackend(BrokerBackend):
         self.settings = settings
         self._publishers = Publishers(settings)
         self._consumers = Consumers(settings)
+        self._starts = StartLog(f"started:{name[:100]}", facts)
         self._management: Management | None = None
         if settings.management is not None:
             from qframe.drivers.rabbitmq.management import Management  # noqa: PLC0415 (an HTTP client)
@@ -74,32 +80,41 @@ class RabbitmqBackend(BrokerBackend):
     def receive(self, queues: Sequence[str], limit: int) -> list[BrokerJob]:
         """Get messages, one queue after the other: the order is strict."""
         self._declare(queues)
+        self._leave_others(queues)
         consumer, found = self._consumers.mine, list[BrokerJob]()
         try:
             for queue in queues:
                 name, asked_at = self.settings.name_of(queue), self.clock()
                 while len(found) < limit:
-                    more = consumer.take(name, limit - len(found))
+                    more = consumer.take(name, limit - len(found), flows=len(queues) == 1)
                     found += [self._job(consumer, each, asked_at) for each in more]
                     if not more:
                         break
         except BackendUnavailable:
             self._publishers.declared.clear()  # a queue may have been deleted
             raise
-        return found
+        self.give_back_all(found[limit:])
+        return found[:limit]
 
     def await_messages(
         self, queues: Sequence[str], timeout: float, wake: int | None
     ) -> Sequence[BrokerJob]:
         self._declare(queues)
+        self._leave_others(queues)
         consumer = self._consumers.mine
         asked_at = self.clock()
         names = [self.settings.name_of(queue) for queue in queues]
         found = consumer.wait(names, timeout, wake)
-        found.sort(key=lambda each: names.index(each.name))
+        found.sort(key=lambda each: [*names, each.name].index(each.name))
         jobs = [self._job(consumer, each, asked_at) for each in found]
         self.give_back_all(jobs[1:])
         return jobs[:1]
+
+    def _leave_others(self, queues: Sequence[str]) -> None:
+        """Let messages come only from these queues; what nobody has taken of others is released."""
+        consumer, asked_at = self._consumers.mine, self.clock()
+        left = consumer.leave_others([self.settings.name_of(each) for each in queues])
+        self.give_back_all([self._job(consumer, each, asked_at) for each in left])
 
     def _job(self, consumer: Consumer, delivery: Delivery, asked_at: float) -> BrokerJob:
         settings, call = self.settings, None
@@ -127,6 +142,28 @@ class RabbitmqBackend(BrokerBackend):
     ) -> tuple[list[Reservation], list[Result]]:
         with guarded, self._consumers.mine.proved_together():
             return super().reserve(queues, limit, first=first)
+
+    def note_first_starts(self, jobs: Sequence[BrokerJob]) -> None:
+        for consumer, group in groupby(jobs, lambda each: each.delivery[0]):
+            if ids := [each.id for each in group if each.id]:
+                self._starts.note(consumer.started, ids)
+
+    def starts_before(self, job: BrokerJob, entry: AttemptEntry | None) -> int:
+        """Count by what was noted: of some deliveries, no worker has got the message.
+
+        The server's count is the net for a message without an id, and for one that comes again and
+        again, perhaps as its starts cannot be noted.
+        """
+        if not job.id or job.deliveries > _UNNOTED:
+            return super().starts_before(job, entry)
+        before = entry.attempts if entry is not None else job.message.attempts
+        if entry is None:
+            try:
+                before += self._starts.has(job.id)
+            except BackendUnavailable:
+                return super().starts_before(job, entry)
+        job.worker_died = before > job.message.attempts
+        return before
 
     def extend(self, job: BrokerJob, seconds: float) -> bool:
         consumer: Consumer = job.delivery[0]
@@ -220,5 +257,7 @@ class RabbitmqBackend(BrokerBackend):
     def leave(self) -> None:
         with guarded:
             with suppress(BackendUnavailable):
+                self._leave_others(())
                 super().close()
+                self._starts.leave(self._consumers.mine.started)
             self._consumers.mine.close()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import amqp
 
 from qframe.drivers.broker.message import BrokerMessage
-from qframe.drivers.rabbitmq.consumer import Delivery
+from qframe.drivers.rabbitmq.delivery import Delivery
 from qframe.exceptions import InvalidPayload
 from qframe.payload import celery, envelope
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import amqp
-from amqp.transport import SSLTransport
 
 from qframe import forks
 from qframe.drivers import process
 from qframe.drivers.guard import guarded
 from qframe.drivers.rabbitmq.errors import FAULTS, meaning
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
+from qframe.drivers.rabbitmq.transport import PlainTransport, TlsTransport
 from qframe.drivers.sockets import limited, notice_gone, readable
 from qframe.exceptions import BackendUnavailable, BackendUnusable, ConfigurationError
 
@@ -156,15 +156,25 @@ class RabbitmqConnection:
         """Read one frame, or raise `TimeoutError` when there is none until `ends`."""
         if not self._has_input(max(0.0, ends - time.monotonic())):
             raise TimeoutError
-        self._amqp.blocking_read()
+        self._read_frame()
         self._spoke = time.monotonic()
+
+    def _read_frame(self) -> None:
+        self._amqp.on_inbound_frame(self._amqp.transport.read_frame())
+
+    def write(self, frames: bytes) -> None:
+        """Send frames that the client did not make."""
+        transport = self._amqp and self._amqp._transport  # noqa: SLF001 (`transport` would connect)
+        if not transport:
+            raise amqp.RecoverableConnectionError("the connection is closed")
+        transport.write(frames)
 
     def read_pending(self) -> None:
         """Read what the server has sent by now. Raises `BackendUnavailable`, then closed."""
         with self.lock:
             try:
                 while self._amqp is not None and self._has_input(0.0):
-                    self._amqp.blocking_read()
+                    self._read_frame()
             except FAULTS as error:
                 raise self.lost(error) from error
             self._spoke = time.monotonic()
@@ -178,6 +188,8 @@ class RabbitmqConnection:
         raise made from error
 
     def _has_input(self, seconds: float) -> bool:
+        if self._amqp.transport.has_frame():
+            return True
         sock = self._amqp.sock
         is_pending = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
         return is_pending or bool(readable([sock.fileno()], seconds))
@@ -195,21 +207,13 @@ class RabbitmqConnection:
                 self.drop()
 
 
-class _TlsTransport(SSLTransport):  # type: ignore[misc] # the client has no types
-    """Verifies by the context that it is given."""
-
-    def _wrap_socket(self, sock: socket.socket, context: ssl.SSLContext, name: str) -> Any:  # noqa: ANN401 (as above)
-        return context.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=name)
-
-
 class _Client(amqp.Connection):  # type: ignore[misc] # as above
     """The client, with our TLS, and without guesses of how to log in."""
 
     def Transport(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401, N802 (the client's)
-        if not self.ssl:
-            return super().Transport(*args, **options)
         host, connect_timeout, tls, *_ = args
-        return _TlsTransport(host, connect_timeout=connect_timeout, ssl=tls, **options)
+        kind = TlsTransport if self.ssl else PlainTransport
+        return kind(host, connect_timeout=connect_timeout, ssl=tls, **options)
 
 
 _SOCKET = {

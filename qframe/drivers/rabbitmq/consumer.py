@@ -6,10 +6,11 @@ messages are: the server has made them ready for others.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +18,9 @@ from typing import Any, NamedTuple
 from qframe import forks
 from qframe.drivers import heartbeat
 from qframe.drivers.broker.message import BrokerJob
+from qframe.drivers.broker.start_log import StartedHere
 from qframe.drivers.rabbitmq.connection import RabbitmqConnection
+from qframe.drivers.rabbitmq.delivery import Delivery, acknowledgements
 from qframe.drivers.rabbitmq.errors import FAULTS
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.drivers.sockets import readable
@@ -27,31 +30,45 @@ _BEATS = 4
 """How often in the agreed time a sign of life is sent."""
 _SILENCE = 2.5
 """After how many of the agreed times without a frame a server is taken for gone."""
-_DELIVERIES = "x-delivery-count"
+_BRIEF = 1.0
+"""Seconds after which a job is too long for messages to be delivered beside it unasked."""
+_SPARE = 3
+"""How often in a row a flow may have had more messages than were wanted."""
+_SOON = 0.01
+"""Seconds in which more messages come of a flow when all have been acknowledged."""
+_TAGS = 100
+"""How many consumers are remembered: messages may come behind the answer to their cancel."""
 
 
-class Delivery(NamedTuple):
-    """A delivered message, by its queue's name in the broker."""
+class _MessageFlow(NamedTuple):
+    """A consumer that stays, so that the server delivers as soon as something is acknowledged."""
 
     name: str
-    raw: bytes
-    headers: dict[str, Any]
-    id: str
-    times: int
-    """How often it has been delivered, this time included."""
-    tag: int
-    kind: str
-    """The type of its content; "" if its publisher did not say."""
+    """The queue's name in the broker."""
+    tag: str
+    window: int
+    """How many of its messages may be unacknowledged."""
 
 
 class Consumer(RabbitmqConnection):
-    """One connection with one channel. One thread receives; others may settle and renew."""
+    """One connection with one channel. One thread receives; others may settle and renew.
+
+    While a worker fills many slots with brief jobs of one queue, messages flow: as many are
+    unacknowledged as there are slots. Else it asks for each message, or for some at once.
+    """
 
     def __init__(self, settings: RabbitmqSettings) -> None:
         super().__init__(settings, settings.heartbeat)
         self.held: dict[int, BrokerJob] = {}
         """The jobs that it has delivered, by their tags."""
         self._arrived: list[Delivery] = []
+        self._queue_of: dict[str, str] = {}
+        """The queues of the last consumers, by their tags."""
+        self._flow: _MessageFlow | None = None
+        self._spared = 0
+        """How often in a row the flow has had more than was wanted."""
+        self._oldest = (0, 0.0)
+        """The tag of a job that is held, and since when it was known to be."""
         self._agreed = settings.heartbeat
         self._is_waiting = False
         """Whether a thread waits for input, and so nobody else may read it."""
@@ -61,6 +78,10 @@ class Consumer(RabbitmqConnection):
         """The queues of which several messages came the last time several were asked for."""
         self._is_unproved = False
         """Whether the server has answered nothing since the last acknowledgement."""
+        self.started = StartedHere()
+        """What this connection has started, and not ended for certain."""
+        self._acknowledged: list[str] = []
+        """The ids of messages whose acknowledgements are unproved."""
         self._proves_later = 0
         """The thread whose acknowledgements are followed by another request."""
         self._heard = (0, 0.0)
@@ -69,6 +90,7 @@ class Consumer(RabbitmqConnection):
 
     def prepare(self, channel: Any) -> None:  # noqa: ANN401 (the client has no types)
         self._window = 0
+        channel.callbacks = _Arriving(weakref.ref(self))
         pace = heartbeat.current()
         self._agreed = self._amqp.heartbeat or self.settings.heartbeat
         self._heard = 0, time.monotonic()
@@ -83,7 +105,8 @@ class Consumer(RabbitmqConnection):
         held, self.held = getattr(self, "held", {}), {}
         for job in held.values():
             job.end()
-        self._arrived = []
+        self._arrived, self._flow, self._queue_of = [], None, {}
+        self.started, self._acknowledged = StartedHere(), []
 
     def beat(self) -> None:
         """Send a sign of life, and look whether the server has closed the connection."""
@@ -130,16 +153,22 @@ class Consumer(RabbitmqConnection):
             except FAULTS as error:
                 raise self.lost(error) from error
             self._spoke = time.monotonic()
-            self._is_unproved = False
-            return None if found is None else _delivery(name, found)
+            self._note_answer()
+            return None if found is None else Delivery.of(name, found)
 
-    def take(self, name: str, limit: int) -> list[Delivery]:
+    def take(self, name: str, limit: int, *, flows: bool = False) -> list[Delivery]:
         """Get up to so many messages of a queue, all that are ready if there are fewer.
 
         A quorum queue writes to its disk for each `get`, but once for all that it delivers to a
-        consumer together.
+        consumer together. `flows` lets that consumer stay. One that ends may have delivered more.
         """
-        found: list[Delivery] = []
+        with self.lock:
+            self._open()
+            if self._flow is not None:
+                return self._flowing(name, limit)
+            found = self._late([name])
+            if found:
+                return found
         if limit == 1 or name not in self._long:
             first = self.get(name)
             if first is None or limit == 1:
@@ -147,29 +176,95 @@ class Consumer(RabbitmqConnection):
             found.append(first)
         with self.lock:
             channel = self._open()
+            window = limit - len(found)
+            begins = flows and name in self._long and self._are_brief()
+            if begins:
+                window += len(self.held)
             try:
-                self._prefetch(channel, limit - len(found))
+                self._prefetch(channel, window)
                 tag = self._consume(channel, name)
             except FAULTS as error:
                 raise self.lost(error) from error
-            found += self._cancel(channel, [tag])
-            self._is_unproved = False
+            if begins:
+                self._flow, self._spared = _MessageFlow(name, tag, window), 0
+                return self._flowing(name, limit)
+            found += self._cancel(channel, [tag], window)
         (self._long.add if len(found) > 1 else self._long.discard)(name)
         return found
+
+    # -- while messages flow ----------------------------------------------------------------------
+
+    def _flowing(self, name: str, limit: int) -> list[Delivery]:
+        """Return what has come of a flow.
+
+        While jobs are held, more may be on the way. With none, nothing is proof that the queue has
+        nothing ready: then the flow ends, so that a `get` can tell.
+        """
+        assert self._flow is not None  # noqa: S101 (the caller has looked)
+        self.read_pending()
+        if not self._arrived and self._channel is not None:
+            self._catch_up(self._channel)
+        if not (self._arrived or self.held or self._channel is None):
+            self._has_input(_SOON)
+            self.read_pending()
+        if self._flow is None:
+            raise BackendUnavailable(f"{self.where}: the connection was lost")
+        is_wanted = limit + len(self.held) >= self._flow.window
+        self._spared = 0 if is_wanted else self._spared + 1
+        is_over = not (self._arrived or self.held)
+        if is_over or self._spared >= _SPARE or not self._are_brief():
+            found = self.end_flow()
+            if not found and (one := self.get(name)) is not None:
+                found.append(one)
+            return found
+        found, self._arrived = self._arrived[:limit], self._arrived[limit:]
+        return found
+
+    def _are_brief(self) -> bool:
+        """Whether no job is known to be held for long."""
+        tag, since = self._oldest
+        now = time.monotonic()
+        if tag in self.held:
+            return now - since <= _BRIEF
+        self._oldest = next(iter(self.held), 0), now
+        return True
+
+    def leave_others(self, names: Sequence[str]) -> list[Delivery]:
+        """Get messages only of these queues. Returns those of others that nobody has taken."""
+        with self.lock:
+            if self._flow is not None and [self._flow.name] == [*names]:
+                return []
+            found = self.end_flow()
+            return found + self._late({each.name for each in self._arrived} - {*names})
+
+    def end_flow(self) -> list[Delivery]:
+        """Let no more messages come unasked. Returns those that nobody has taken."""
+        with self.lock:
+            flow, self._flow = self._flow, None
+            if flow is None:
+                return []
+            self._long.discard(flow.name)
+            return self._cancel(self._channel, [flow.tag], flow.window)
+
+    # -- waiting ----------------------------------------------------------------------------------
 
     def wait(self, names: Sequence[str], timeout: float, wake: int | None) -> list[Delivery]:
         """Wait for a message of one of the queues, and take it.
 
-        Of several queues each may have sent one at the same time.
+        Of several queues each may have sent one at the same time; so has a flow that ends.
         """
         ends = time.monotonic() + timeout
         with self.lock:
             channel = self.open()
-            try:
-                self._prefetch(channel, 1)
-                tags = [self._consume(channel, name) for name in names]
-            except FAULTS as error:
-                raise self.lost(error) from error
+            tags = list[str]()
+            if flows := self._flow is not None:
+                self.read_pending()
+            else:
+                try:
+                    self._prefetch(channel, 1)
+                    tags += [self._consume(channel, name) for name in names]
+                except FAULTS as error:
+                    raise self.lost(error) from error
             self._is_waiting = True
         try:
             descriptors = [self.fileno(), *([] if wake is None else [wake])]
@@ -180,7 +275,12 @@ class Consumer(RabbitmqConnection):
                     break
         finally:
             self._is_waiting = False
-        return self._cancel(channel, tags)
+        if not flows:
+            return self._cancel(channel, tags, 1)
+        with self.lock:
+            if not self._arrived:  # an idle worker gets one at a time
+                return self.end_flow()
+            return [self._arrived.pop(0)]
 
     def _prefetch(self, channel: Any, count: int) -> None:  # noqa: ANN401 (as above)
         """Let a consumer from now on get so many messages."""
@@ -189,12 +289,18 @@ class Consumer(RabbitmqConnection):
             self._window = count
 
     def _consume(self, channel: Any, name: str) -> str:  # noqa: ANN401 (as above)
-        def take(message: Any) -> None:  # noqa: ANN401 (as above)
-            self._arrived.append(_delivery(name, message))
+        tag = str(channel.basic_consume(name, on_cancel=_ignore))
+        self._queue_of[tag] = name
+        if len(self._queue_of) > _TAGS:
+            del self._queue_of[next(iter(self._queue_of))]
+        return tag
 
-        return str(channel.basic_consume(name, callback=take, on_cancel=_ignore))
+    def arrive(self, message: Any) -> None:  # noqa: ANN401 (as above)
+        said = message.delivery_info
+        name = self._queue_of.get(said["consumer_tag"], said["routing_key"])
+        self._arrived.append(Delivery.of(name, message))
 
-    def _cancel(self, channel: Any, tags: Sequence[str]) -> list[Delivery]:  # noqa: ANN401 (as above)
+    def _cancel(self, channel: Any, tags: Sequence[str], window: int) -> list[Delivery]:  # noqa: ANN401 (as above)
         """End the deliveries; returns what has come by then."""
         with self.lock:
             try:
@@ -202,9 +308,31 @@ class Consumer(RabbitmqConnection):
                     channel.basic_cancel(tag)
             except FAULTS as error:
                 raise self.lost(error) from error
+            if len(self._arrived) < window * len(tags):
+                self._catch_up(channel)
             self._spoke = time.monotonic()
             found, self._arrived = self._arrived, []
             return found
+
+    def _catch_up(self, channel: Any) -> None:  # noqa: ANN401 (as above)
+        """Read what the server had delivered when it answered.
+
+        It answers a `consume` or a `cancel` before it sends what the queue gave it meanwhile. A
+        node that is not the queue's leader may have learned of that still later.
+        """
+        try:
+            channel.basic_qos(0, self._window, a_global=False)
+        except FAULTS as error:
+            raise self.lost(error) from error
+        self._note_answer()
+
+    def _late(self, names: Collection[str]) -> list[Delivery]:
+        """Take the messages of queues that have come behind the end of their consumer."""
+        if not self._arrived:
+            return []
+        found = [each for each in self._arrived if each.name in names]
+        self._arrived = [each for each in self._arrived if each.name not in names]
+        return found
 
     # -- settling ---------------------------------------------------------------------------------
 
@@ -223,8 +351,8 @@ class Consumer(RabbitmqConnection):
             if not ours:
                 return done
             try:
-                for each in ours:
-                    self._channel.basic_ack(each.delivery[1])
+                self._acknowledge([each.delivery[1] for each in ours])
+                self._acknowledged += [each.id for each in ours]
                 self._is_unproved = not self._is_waiting
                 is_plain = not any(each.logged for each in ours)
                 if not (is_plain and self._proves_later == threading.get_ident()):
@@ -234,6 +362,13 @@ class Consumer(RabbitmqConnection):
             for each in ours:
                 del self.held[each.delivery[1]]
             return done
+
+    def _acknowledge(self, tags: Sequence[int]) -> None:
+        """Send acknowledgements: one for all the messages before the first that is still held."""
+        wanted = set(tags)
+        left = [tag for tag in self.held if tag not in wanted]
+        first = min([*left, *(each.tag for each in self._arrived)], default=math.inf)
+        self.write(acknowledgements(self._channel.channel_id, tags, first))
 
     @contextmanager
     def proved_together(self) -> Iterator[None]:
@@ -256,7 +391,14 @@ class Consumer(RabbitmqConnection):
         """Wait for an answer, unless there was one since the last acknowledgement."""
         if self._is_unproved:
             self._open().basic_qos(0, self._window, a_global=False)
-            self._is_unproved = False
+            self._note_answer()
+
+    def _note_answer(self) -> None:
+        """Note that the server has got all acknowledgements."""
+        self._is_unproved = False
+        if self._acknowledged:
+            self.started.end(self._acknowledged)
+            self._acknowledged = []
 
     def _open(self) -> Any:  # noqa: ANN401 (as above)
         """Return the channel; as long as acknowledgements are unproved, no other than theirs."""
@@ -268,23 +410,26 @@ class Consumer(RabbitmqConnection):
         return self._channel
 
 
-def _delivery(name: str, message: Any) -> Delivery:  # noqa: ANN401 (as above)
-    headers = dict(message.properties.get("application_headers") or {})
-    counted = headers.get(_DELIVERIES, 0)
-    counted = counted if isinstance(counted, int) else 0
-    before = max(counted, int(bool(message.delivery_info["redelivered"])))
-    body = message.body
-    raw = body.encode() if isinstance(body, str) else bytes(body)
-    tag = int(message.delivery_info["delivery_tag"])
-    said = message.properties
-    id_, kind = str(said.get("message_id", "")), str(said.get("content_type", ""))
-    return Delivery(name, raw, headers, id_, before + 1, tag, kind)
-
-
 def _beat(consumer: weakref.ref[Consumer]) -> None:
     there = consumer()
     if there is not None:
         there.beat()
+
+
+class _Arriving(dict[str, Any]):
+    """The callbacks of a channel: one for all its consumers, also for those that have ended."""
+
+    def __init__(self, consumer: weakref.ref[Consumer]) -> None:
+        super().__init__()
+        self._consumer = consumer
+
+    def __setitem__(self, _: str, __: Any) -> None:  # noqa: ANN401 (as above)
+        """Take note of a consumer's own: it has none."""
+
+    def __missing__(self, _: str) -> Callable[[Any], None]:
+        there = self._consumer()
+        assert there is not None  # noqa: S101 (who else would read)
+        return there.arrive
 
 
 def _ignore(_: str) -> None:

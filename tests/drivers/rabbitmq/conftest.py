@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qframe.contracts.backend import Backend
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
@@ -35,9 +36,9 @@ def prefix() -> str:
 def connect(server: RabbitmqServer, prefix: str) -> Iterator[Connect]:
     """Connect to the server as one more client, with these settings; all closed at the end."""
     made: list[RabbitmqBackend] = []
-    facts = MemoryBackend()
+    memory = MemoryBackend()
 
-    def connected(**settings: Any) -> RabbitmqBackend:
+    def connected(facts: Backend = memory, **settings: Any) -> RabbitmqBackend:
         values = RabbitmqSettings(**{"prefix": prefix, **server.settings, **settings})
         made.append(RabbitmqBackend("r", values, lambda: facts))
         return made[-1]

@@ -19,7 +19,7 @@ from qframe.contracts.step import Release
 from qframe.drivers.broker.message import BrokerMessage
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.drivers.rabbitmq.celery import TranslatedDelivery, for_celery, translated
-from qframe.drivers.rabbitmq.consumer import Delivery
+from qframe.drivers.rabbitmq.delivery import Delivery
 from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.payload import envelope
 from tests.drivers.broker.acts import begin, do, taken

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from qframe.contracts.step import Outcome, Renew, Start
+from qframe.drivers.database.backend import DatabaseBackend
+from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
 from qframe.exceptions import BackendUnavailable
 from tests.drivers.broker.acts import LEASE, again, begin, do, push, taken
@@ -146,20 +149,26 @@ def test_a_forked_child_uses_a_connection_of_its_own(backend: RabbitmqBackend) -
     assert begin(backend).raw_body == b"3"
 
 
+@pytest.mark.parametrize("is_started", [True, False])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_job_of_a_killed_process_is_ready_at_once(
-    backend: RabbitmqBackend, number: signal.Signals
+    connect: Connect, number: signal.Signals, is_started: bool, tmp_path: Path
 ) -> None:
+    facts = DatabaseBackend("f", DatabaseSettings(url=f"sqlite:///{tmp_path}/facts"))
+    backend = connect(facts)
     push(backend, b"1")
     child = os.fork()
     if child == 0:
-        begin(backend)
+        (begin if is_started else taken)(backend)
         os.kill(os.getpid(), number)
         time.sleep(60)
         os._exit(0)
     os.waitpid(child, 0)
     second = again(backend)
-    assert (second.raw_body, second.attempts, second.worker_died) == (b"1", 1, True)
+    found = (second.raw_body, second.attempts, second.worker_died)
+    assert found == (b"1", int(is_started), is_started)
+    backend.close()
+    facts.close()
 
 
 def test_a_server_without_memory_takes_nothing_and_loses_nothing(

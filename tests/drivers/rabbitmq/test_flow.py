@@ -1,0 +1,123 @@
+"""Messages that come unasked while many brief jobs run, and what a delivery counts for."""
+
+from __future__ import annotations
+
+from qframe.contracts.step import Outcome, Release, Start, Step
+from qframe.drivers.broker.message import BrokerJob
+from qframe.drivers.rabbitmq import consumer
+from qframe.drivers.rabbitmq.backend import RabbitmqBackend
+from tests.drivers.broker.acts import LEASE, again, begin, do, push, taken
+from tests.drivers.rabbitmq.conftest import Connect
+from tests.support.process import wait_for
+
+
+def some(backend: RabbitmqBackend, limit: int, *ended: BrokerJob) -> list[BrokerJob]:
+    """Delete jobs, and reserve and start others, as a worker with slots does."""
+    jobs, results = backend.reserve(["default"], limit, first=[job.delete() for job in ended])
+    assert all(each.applied for each in results)
+    assert all(each.applied for each in backend.apply(*(Step(job, Start(LEASE)) for job in jobs)))
+    assert all(isinstance(job, BrokerJob) for job in jobs)
+    return jobs  # type: ignore[return-value] # as was looked at
+
+
+def flowing(backend: RabbitmqBackend) -> list[BrokerJob]:
+    """Push a hundred messages, and take ten of them when they flow."""
+    push(backend, *(b"%d" % number for number in range(100)))
+    jobs = some(backend, 10)
+    while backend._consumers.mine._flow is None:
+        jobs = some(backend, 10, *jobs)
+    return jobs
+
+
+def test_all_arrive_once_in_their_order_and_no_more_at_once_than_there_are_slots(
+    backend: RabbitmqBackend,
+) -> None:
+    jobs = flowing(backend)
+    mine = backend._consumers.mine
+    seen = [job.raw_body for job in jobs]
+    while jobs:
+        ended, jobs = jobs[:4], jobs[4:]  # some run on
+        more = some(backend, 10 - len(jobs), *ended)
+        assert len(mine.held) + len(mine._arrived) <= 10
+        jobs += more
+        seen += [job.raw_body for job in more]
+    assert seen == [b"%d" % number for number in range(100 - len(seen), 100)]
+    assert some(backend, 10) == []
+    assert mine._flow is None
+    assert backend.sizes("default").ready == 0
+
+
+def test_what_flows_is_given_back_uncounted_by_a_worker_that_pauses(
+    backend: RabbitmqBackend, connect: Connect
+) -> None:
+    jobs = flowing(backend)
+    left = backend.sizes("default").ready
+    some(backend, 1, *jobs)
+    backend.wait((), 0)
+    other = connect()
+    wait_for(lambda: other.sizes("default").ready >= left - 1, "the messages")
+    found = [taken(other) for _ in range(left - 1)]
+    assert {each.attempts for each in found if each is not None} == {0}
+    assert None not in found
+
+
+def test_a_flow_ends_when_a_job_takes_long(backend: RabbitmqBackend) -> None:
+    jobs = flowing(backend)
+    mine = backend._consumers.mine
+    some(backend, 5, *jobs[:5])
+    mine._oldest = (mine._oldest[0], mine._oldest[1] - 2 * consumer._BRIEF)
+    some(backend, 1)
+    assert mine._flow is None
+
+
+def test_an_acknowledgement_of_several_leaves_those_that_run(
+    backend: RabbitmqBackend, connect: Connect
+) -> None:
+    push(backend, *(b"%d" % number for number in range(6)))
+    jobs = some(backend, 6)
+    assert all(each.applied for each in backend.apply(*(jobs[n].delete() for n in (4, 0, 1, 3))))
+    jobs[2].delivery[0].drop()
+    other = connect()
+    found = [again(other), again(other)]
+    assert {(each.raw_body, each.attempts) for each in found} == {(b"2", 1), (b"5", 1)}
+    assert taken(other) is None
+
+
+def test_a_delivery_that_nobody_started_counts_for_nothing(
+    backend: RabbitmqBackend, connect: Connect
+) -> None:
+    push(backend, b"1")
+    for _ in range(3):
+        job = again(backend)
+        assert (job.attempts, job.worker_died) == (0, False)
+        job.delivery[0].drop()
+    job = again(backend)
+    assert do(backend, job, Start(LEASE)) is Outcome.APPLIED
+    job.delivery[0].drop()
+    again(backend).delivery[0].drop()
+    other = connect()
+    second = again(other)
+    assert (second.attempts, second.worker_died) == (1, True)
+    assert do(other, second, Start(LEASE)) is Outcome.APPLIED
+    assert do(other, second, Release(0)) is Outcome.APPLIED
+
+
+def test_a_first_start_is_known_wherever_the_message_comes_next(
+    backend: RabbitmqBackend, connect: Connect
+) -> None:
+    push(backend, b"1", b"2")
+    first, beside = begin(backend), taken(backend)
+    assert beside is not None
+    first.delivery[0].drop()
+    found = [again(connect()), again(connect())]
+    assert {(each.raw_body, each.attempts) for each in found} == {(b"1", 1), (b"2", 0)}
+
+
+def test_a_message_that_comes_again_and_again_counts_as_the_server_counts(
+    backend: RabbitmqBackend,
+) -> None:
+    push(backend, b"1")
+    job = taken(backend)
+    assert job is not None
+    job.attempts, job.deliveries = 10, 11
+    assert backend.starts_before(job, None) == 10
