@@ -108,7 +108,7 @@ def courses(
             for name in group.queues:
                 if free <= 0:
                     break
-                if name in left:
+                if name in left and lines[name].amount:
                     work = known[name].work[minute]
                     seconds = min(free, left[name], lines[name].amount * work)
                     free -= seconds

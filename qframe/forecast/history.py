@@ -13,7 +13,7 @@ from statistics import median_low
 
 from qframe.connection import Connection
 from qframe.metrics.kept import BY_TEN_MINUTES, BY_TWO_HOURS, Metrics, Series
-from qframe.metrics.series import PUSHED, RUN, STARTED
+from qframe.metrics.series import GAUGES, PUSHED, RUN, STARTED
 
 DAY = 86400
 NEEDED_DAYS = 2
@@ -26,6 +26,7 @@ _FINE = BY_TEN_MINUTES.step
 _FINE_BY_DAY = DAY // _FINE
 _PARTS = _STEP // _FINE
 _FINAL = ("done", "failed", "skipped", "cancelled")
+_READ = frozenset({PUSHED, STARTED, RUN.total, *_FINAL, *GAUGES})
 _OVERHEAD = 0.001
 """Seconds that a worker needs for an attempt beside its run."""
 _COUNTED = 0.9
@@ -55,9 +56,9 @@ class PastLoad:
     def of(cls, connection: Connection, now: float) -> PastLoad:
         """Read it. Raises `BackendUnavailable`."""
         metrics = Metrics(connection.store, connection.name)
-        slow = metrics.series(BY_TWO_HOURS, now - 14 * DAY, now)
+        slow = metrics.series(BY_TWO_HOURS, now - 14 * DAY, now, _READ)
         whole = (now // _STEP - NEEDED_DAYS * _BY_DAY) * _STEP
-        fine = metrics.series(BY_TEN_MINUTES, whole, now)
+        fine = metrics.series(BY_TEN_MINUTES, whole, now, _READ)
         return cls(slow, fine, now)
 
     @cached_property

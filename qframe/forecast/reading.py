@@ -66,16 +66,20 @@ class QueueForecast:
 class _Crew:
     """The workers of a connection."""
 
-    groups: list[WorkerGroup] = field(default_factory=list)
+    by_queues: Counter[tuple[str, ...]] = field(default_factory=Counter)
     workers: Counter[str] = field(default_factory=Counter)
     slots: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def groups(self) -> list[WorkerGroup]:
+        return [WorkerGroup(queues, slots) for queues, slots in self.by_queues.items()]
 
     def add(self, queues: Sequence[str], names: Collection[str], workers: int, slots: int) -> None:
         try:
             worked = tuple(WorkedQueues(queues, lambda: names).find())
         except ConfigurationError:  # of another version
             return
-        self.groups.append(WorkerGroup(worked, slots))
+        self.by_queues[worked] += slots
         for name in worked:
             self.workers[name] += workers
             self.slots[name] += slots

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,15 +162,20 @@ class Metrics:
             add(found.setdefault(pair, {}), fields)
         return found
 
-    def series(self, kind: Resolution, since: float, until: float) -> Series:
-        """Return the counts from `since` to `until` (epoch times), in steps of `kind`."""
+    def series(
+        self, kind: Resolution, since: float, until: float, only: Collection[str] = ()
+    ) -> Series:
+        """Return the counts from `since` to `until` (epoch times), in steps of `kind`.
+
+        With `only`, the counts of these names, which is faster: most names are of histograms.
+        """
         first, last = int(since // kind.step), int(until // kind.step)
         starts = range(first * kind.step // kind.span, last * kind.step // kind.span + 1)
         keys = [self._span_key(kind, start * kind.span) for start in starts]
         parts, texts = self._together(keys)
         found: Series = {}
         for text in texts:
-            for pair, fields in _series(text).items():
+            for pair, fields in _series(text, only).items():
                 for field, slots in fields.items():
                     for slot, number in slots.items():
                         if first <= slot <= last:
@@ -178,7 +183,8 @@ class Metrics:
         for minute, pair, counted in parts:
             slot = minute * MINUTE // kind.step
             if first <= slot <= last:
-                _count(found, pair, slot, counted)
+                wanted = {name: counted[name] for name in only if name in counted}
+                _count(found, pair, slot, wanted if only else counted)
         return found
 
     def _together(
@@ -219,7 +225,7 @@ def _totals(text: str | None) -> dict[Pair, dict[str, int]]:
     return {pair: dict(fields) for pair, fields in _read(text or "[]")}
 
 
-def _series(text: str | None) -> Series:
+def _series(text: str | None, only: Collection[str] = ()) -> Series:
     first, *rows = json.loads(text or "[0]") or [0]
     if not isinstance(first, int):  # of an earlier version, with other buckets
         return {}
@@ -227,6 +233,7 @@ def _series(text: str | None) -> Series:
         Pair(queue, job): {
             field: {first + int(slot): number for slot, number in slots.items()}
             for field, slots in fields.items()
+            if not only or field in only
         }
         for queue, job, fields in rows
     }

@@ -76,6 +76,17 @@ def test_a_minute_is_written_whole_and_counts_once(clock: Clock, metrics: Metric
     assert metrics.totals()[Pair("q", UNKNOWN)] == {"skipped": 1}
 
 
+def test_some_counts_are_read_without_the_others(clock: Clock, metrics: Metrics) -> None:
+    each = Recorder()
+    each.ended("app.Job", "q", "done", 0.5)
+    metrics.write(each)
+    for _ in range(2):  # of a part, then of what was put together
+        series = metrics.series(BY_MINUTE, START, clock.now, {"done", "failed"})
+        assert {pair: added_up(fields) for pair, fields in series.items()} == {JOB: {"done": 1}}
+        clock.now += 1000
+        metrics.put_together()
+
+
 def test_parts_are_put_together_when_nobody_writes_them_any_more(
     clock: Clock, metrics: Metrics
 ) -> None:
