@@ -610,6 +610,9 @@ def test_a_job_of_another_connection_is_found(make: Made) -> None:
     make(connections={"other": {"driver": "memory"}})
     uuid = dispatch(Plain()).on_connection("other").send()
     assert why(uuid).connection == "other"
+    made = why(uuid, connection="here")
+    assert made.connection == "other"
+    assert made.unknown[0] == "why it would be on here: it is not there"
 
 
 def test_a_job_that_moves_meanwhile_is_read_again(
@@ -870,7 +873,8 @@ def test_what_a_backend_cannot_show_is_said(
     assert "here cannot be searched: whether it is there still" in " ".join(made.unknown)
     assert said(made, "no worker") == "no worker of here runs"
     made = why(untracked)
-    assert "an untracked job may wait or run there" in " ".join(made.unknown)
+    assert "an untracked job may wait there" in " ".join(made.unknown)
+    assert "on here it has not failed, and no worker runs it" in said(made, "absent")
     assert made.about == "nothing"
     assert "here does not count its jobs" in why("mail", "queue").unknown
     made = why(f"{HERE}.Plain")

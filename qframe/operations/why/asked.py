@@ -96,8 +96,14 @@ class _Finder:
                 found = of_job.locate(board, word, self.connection)
         if found is None:
             return None
+        if not found.is_known and self.connection:  # it may be on another one
+            at = time.time()
+            found = of_job.locate(board, word)
         if found.is_known:
-            return of_job.explain(board, word, found, at, self.connection, imports=self.imports)
+            made = of_job.explain(board, word, found, at, imports=self.imports)
+            if self.connection not in {"", made.connection}:
+                made.unknown.insert(0, f"why it would be on {self.connection}: it is not there")
+            return made
         return self._not_there(word, found) if self._is_uuid or any_text else None
 
     def _not_there(self, word: str, found: Located) -> Explanation:

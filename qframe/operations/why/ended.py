@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from qframe.contracts.backend import Capability
 from qframe.contracts.failed import FailedJob
@@ -17,6 +19,9 @@ from qframe.operations.why.waits import UnreservedJob
 from qframe.payload import envelope, tracebacks
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso, lasting
+
+_SKEW = 60.0
+"""Seconds by which the clock of who made an id may be ahead."""
 
 
 def failed(record: FailedJob, look: ConnectionLook | None, at: float, why: Reasons) -> None:
@@ -101,23 +106,42 @@ def status(known: JobStatus, look: ConnectionLook, at: float, why: Reasons) -> N
         why.add("absent", text, at, "ask again; if it stays so, dispatch it anew")
 
 
-def absent(
-    uuid: str, names: list[str], at: float, why: Reasons, *, is_sure: bool, silent: dict[str, str]
-) -> None:
+class LookedAt(NamedTuple):
+    """Where a job was looked for that is nowhere."""
+
+    searched: Sequence[str]
+    unsearchable: Sequence[str]
+    """The connections that answer and cannot be searched."""
+    silent: Mapping[str, str]
+    """Why each connection that does not answer does not."""
+    is_all: bool
+    """Whether all waiting jobs of the searched ones were looked at."""
+
+
+def absent(uuid: str, looked: LookedAt, at: float, why: Reasons) -> None:
     """Says what it means that nothing is known of a job."""
-    text = f"it is not there: it does not wait, run or fail on {together(names, 5)}"
+    text = "it is not there"
+    if looked.searched:
+        text += f": it does not wait, run or fail on {together(looked.searched, 5)}"
+    if looked.unsearchable:
+        names, joined = together(looked.unsearchable, 5), ";" if looked.searched else ":"
+        text += f"{joined} on {names} it has not failed, and no worker runs it"
     made = envelope.dispatched_at(uuid)
-    if made is not None and 0 < made < time.time() + 60:
+    if made is not None and 0 < made < time.time() + _SKEW:
         text += f"; by its id it was made {ago(made)}, at {iso(made)} UTC"
+    unseen = [*looked.unsearchable, *looked.silent]
+    waits = f"waits on {together(unseen, 5)}, " if unseen else ""
     text += (
-        "; so it is done, was removed, or was never pushed here: "
+        f"; so it {waits}is done, was removed, or was never pushed here: "
         "of a job without track = True nothing is kept when it is done"
     )
     why.add("absent", text, at, "track = True on its class keeps how its jobs end")
-    for name, error in sorted(silent.items()):
+    for name, error in sorted(looked.silent.items()):
         why.add("silent", f"{name} does not answer, and it may be there: {error}", at, "")
-    if not is_sure:
-        why.cannot_know("more jobs wait than could be looked at, and its id does not tell where")
+    for name in looked.unsearchable:
+        why.cannot_know(f"{name} cannot be searched: an untracked job may wait there")
+    if not looked.is_all:
+        why.cannot_know("whether it waits: there are more jobs than could be looked at in time")
 
 
 def elsewhere(look: ConnectionLook, queue: str, why: Reasons) -> None:

@@ -24,9 +24,7 @@ _AGAIN = 3
 """So often a job is read anew that moved while it was read."""
 
 
-def explain(
-    board: Board, uuid: str, found: Located, at: float, connection: str = "", *, imports: bool
-) -> Explanation:
+def explain(board: Board, uuid: str, found: Located, at: float, *, imports: bool) -> Explanation:
     """Returns why a job does not run that was located at a moment.
 
     If it moves meanwhile, it is read again: what is said holds at one moment.
@@ -34,7 +32,7 @@ def explain(
     for _ in range(_AGAIN):
         made = _explained(board, uuid, found, at, imports=imports)
         seen, at = found, time.time()
-        found = _once_more(board, uuid, made, connection)
+        found = _once_more(board, uuid, made)
         if _place(found) == _place(seen):
             return made
         if not found.is_known:
@@ -61,11 +59,11 @@ def locate(board: Board, uuid: str, connection: str = "", queue: str = "") -> Lo
     return one_job.locate(board, uuid, connection, queue, _SEARCH)
 
 
-def _once_more(board: Board, uuid: str, made: Explanation, connection: str) -> Located:
+def _once_more(board: Board, uuid: str, made: Explanation) -> Located:
     """Looks for the job where it was, then everywhere."""
     board.forget("workers")
     found = locate(board, uuid, made.connection, made.queue)
-    return found if found.is_known else locate(board, uuid, connection)
+    return found if found.is_known else locate(board, uuid)
 
 
 def _gone(made: Explanation, at: float) -> Explanation:
@@ -152,7 +150,8 @@ def _unsearched(look: ConnectionLook, queue: str, why: Reasons) -> None:
 
 def nothing(board: Board, uuid: str, found: Located, *, imports: bool) -> Explanation:
     """Returns what it means that no queue, worker, record or status has a job."""
-    why, at, names = Reasons(), time.time(), list[str]()
+    why, at = Reasons(), time.time()
+    searched, unsearchable = list[str](), list[str]()
     for connection in board.connections():
         look = ConnectionLook(board, connection, imports=imports)
         try:
@@ -161,16 +160,15 @@ def nothing(board: Board, uuid: str, found: Located, *, imports: bool) -> Explan
                 before.explain(look, uuid, kept, why)
                 return why.explained("job", "not pushed yet", uuid=uuid, connection=connection.name)
             before.outbox(look, why)
-            if Capability.SEARCH not in look.able:
-                why.cannot_know(
-                    f"{look.name} cannot be searched: an untracked job may wait or run there"
-                )
             ended.elsewhere(look, "", why)
         except BackendUnavailable:
             continue  # the board names it
-        names.append(connection.name)
-    silent = {name: text for name, text in board.silent.items() if name not in names}
-    ended.absent(uuid, names or ["no connection"], at, why, is_sure=found.is_sure, silent=silent)
+        able = Capability.SEARCH in look.able
+        (searched if able else unsearchable).append(connection.name)
+    answered = {*searched, *unsearchable}
+    silent = {name: text for name, text in board.silent.items() if name not in answered}
+    looked = ended.LookedAt(searched, unsearchable, silent, found.is_sure or bool(silent))
+    ended.absent(uuid, looked, at, why)
     return why.explained("nothing", "not there", uuid=uuid)
 
 
