@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from benchmarks import groups, report
-from benchmarks.groups import concurrency, web, workloads
+from benchmarks.groups import concurrency, web, workers, workloads
 from benchmarks.places import BenchmarkError, NotHereError
 from benchmarks.plan import Plan
 from benchmarks.rows import Row
@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="install no peers")
     parser.add_argument(
         "--part", action="append", default=[], metavar="PART",
-        choices=[*PARTS, *workloads.PARTS, *concurrency.PARTS, *web.PARTS],
+        choices=[*PARTS, *workloads.PARTS, *concurrency.PARTS, *web.PARTS, *workers.PARTS],
         help="measure this part alone; repeatable: of postgres and mariadb "
         f"{', '.join(PARTS)}; of workloads {', '.join(workloads.PARTS)}; "
         f"of concurrency {', '.join(concurrency.PARTS)}; of web {', '.join(web.PARTS)}",

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from qframe.contracts.history import History
 from qframe.contracts.recording import UsedPoint
 from qframe.exceptions import JobTimedOut
 from qframe.worker.pool.scoreboard import WorkerScore
-from qframe.worker.recorder import pooled, stacks, telling
+from qframe.worker.recorder import isolated, pooled, stacks, telling
 from qframe.worker.recorder.cgroup import MemoryEvents
 from qframe.worker.recorder.memory import LINES, LONGEST_STACK, RING, STACKS, JobRing
 from qframe.worker.recorder.use import ProcessUse
@@ -337,6 +338,47 @@ def test_a_process_is_asked_only_if_it_can_take_the_signal(tmp_path: Path) -> No
         assert dump.take() == "", "it is taken once"
 
 
+class Watched:
+    """Stands in for the watch of a process, and notes what is asked of it."""
+
+    def __init__(self, *, is_computing: bool) -> None:
+        self.use = SimpleNamespace(is_computing=is_computing)
+        self.asked: list[tuple[float, str]] = []
+        self.now = 0.0
+
+    def look(self, now: float) -> None:
+        self.now = now
+
+    def begin(self, _: int) -> None:
+        self.asked.append((self.now, "begin"))
+
+    def look_for_stack(self, now: float, beat: float, _: int) -> None:
+        self.asked.append((now, f"stack since {beat:g}"))
+
+
+@pytest.mark.parametrize(
+    ("is_computing", "asked"),
+    [
+        (True, [(1, "begin"), *((second, "stack since 11") for second in (2, 3, 4))]),
+        (False, [(3, "begin"), (4, "stack since 13")]),
+    ],
+)
+def test_a_job_that_waits_is_not_interrupted_at_once(
+    tmp_path: Path, *, is_computing: bool, asked: list[tuple[float, str]]
+) -> None:
+    events = MemoryEvents(tmp_path, tmp_path / "none")
+    recorder = isolated.JobRecorder(events, 0, keeps_log=False)
+    try:
+        recorder.begin(10.0)
+        watch = Watched(is_computing=is_computing)
+        recorder._watch = watch  # type: ignore[assignment] # stands in for it
+        for second in range(1, 5):
+            recorder.look(10.0 + second)
+        assert watch.asked == [(10 + second, what) for second, what in asked]
+    finally:
+        recorder.close()
+
+
 # -- in a worker that lives on ---------------------------------------------------------------------
 
 
@@ -382,12 +424,19 @@ log = logging.getLogger("app")
 
 class Die(Queueable):
     seconds: float = 1.7
+    alone: bool = False
     tries = 1
+
+    def is_seen(self) -> bool:
+        return self.alone or len(os.listdir("/proc/self/task")) > 1
 
     def handle(self) -> None:
         log.warning("about to %s", "die\\n")
         kept = bytearray(80_000_000)
-        time.sleep(self.seconds)
+        began = time.monotonic()
+        while time.monotonic() < began + self.seconds or not self.is_seen():
+            sum(range(1000))  # until its stacks are taken
+        time.sleep(self.seconds / 5)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -418,7 +467,7 @@ def test_a_killed_job_has_left_its_lines_its_stack_and_its_memory(
     assert found is not None
     assert found.attempt == 1
     assert found.summary.startswith("killed by SIGKILL, ")
-    assert "in Die.handle at dying.py:1" in found.summary
+    assert "in Die.handle at dying.py:" in found.summary
     (line,) = found.log
     assert line.endswith("WARNING app: about to die")
     assert "dying.py" in found.stacks[0].calls[0]
@@ -427,7 +476,7 @@ def test_a_killed_job_has_left_its_lines_its_stack_and_its_memory(
 
 def test_nothing_is_kept_where_that_is_switched_off(project: Project) -> None:
     project.write("dying.py", JOBS)
-    project.push("dying.Die", {"seconds": 0})
+    project.push("dying.Die", {"seconds": 0, "alone": True})
     project.work(
         "--isolate", "--stop-when-empty", environment={"QFRAME_WORKER__RECORDER": "off"}
     ).wait()

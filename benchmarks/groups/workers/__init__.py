@@ -9,12 +9,16 @@ import time
 from benchmarks.groups.workers.bench import Bench
 from benchmarks.groups.workers.killed import by_peers, ours
 from benchmarks.groups.workers.rates import at_rest, isolated, several, tracked
+from benchmarks.groups.workers.recording import recorded
 from benchmarks.plan import Plan
 from benchmarks.redis_server import RedisServer
 from benchmarks.rows import Row
 from benchmarks.said import versions
 
 TITLE = "Workers: a process per job, several of them, tracked jobs, killed workers"
+
+_MEASURES = (isolated, recorded, several, tracked, at_rest, ours, by_peers)
+PARTS = tuple(each.__name__ for each in _MEASURES)
 
 
 def facts() -> dict[str, str]:
@@ -27,7 +31,9 @@ def rows(plan: Plan) -> list[Row]:
     found: list[Row] = []
     with contextlib.ExitStack() as stack:
         bench = Bench.of(plan, stack.enter_context(RedisServer()), stack)
-        for measure in (isolated, several, tracked, at_rest, ours, by_peers):
+        for measure in _MEASURES:
+            if plan.parts and measure.__name__ not in plan.parts:
+                continue
             began = time.monotonic()
             found += measure(bench)
             spent = time.monotonic() - began

@@ -18,25 +18,27 @@ CRASHES = {signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.
 RunningStacks = Callable[[], Iterable[tuple[JobRing, bytes]]]
 
 
-def sample(running: RunningStacks, every: float = EVERY) -> Callable[[], None]:
+def sample(
+    running: RunningStacks, every: float = EVERY, first: float = EVERY
+) -> Callable[[], None]:
     """Starts the thread; returns what ends it. `running` gives the stack of each running job.
 
-    A plain thread: a job's process must not wait for its begin.
+    It takes the first stacks after `first` seconds. A plain thread: a job must not wait for it.
     """
     wait = _thread.allocate_lock()
     wait.acquire()
 
     def work() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        due = time.monotonic()
+        due = time.monotonic() + first
         while True:
-            due = max(due + every, time.monotonic() + every / 2)
             if wait.acquire(timeout=max(0.0, due - time.monotonic())):
                 return
             with suppress(Exception):  # a stack may change while it is read
                 for ring, stack in running():
                     if stack:
                         ring.saw(stack)
+            due = max(due + every, time.monotonic() + every / 2)
 
     with suppress(RuntimeError):  # the system allows no more
         _thread.start_new_thread(work, ())

@@ -19,6 +19,8 @@ from qframe.worker.recorder.memory import LONGEST_STACK
 
 SIGNAL = signal.SIGRTMAX - 3 if hasattr(signal, "SIGRTMAX") else 0
 """What makes `faulthandler` write the main thread's stack; 0: not on this system."""
+BEGIN = signal.SIGRTMAX - 4 if hasattr(signal, "SIGRTMAX") else 0
+"""What makes the process of a job take its stacks; 0: it does so from its start on."""
 FATAL = "Fatal Python error"
 _MOST = 60
 _WRITTEN = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')

@@ -25,10 +25,14 @@ class ProcessUse:
         self._pid = pid
         self._points: list[tuple[float, float, float]] = []
         """Moment, megabytes, processor seconds so far."""
+        self.is_computing = False
+        """Whether its main thread ran, rather than waited for the system, at the last look."""
 
     def look(self, now: float) -> None:
         with suppress(OSError, ValueError, IndexError):
-            self.add(now, *_read(self._pid))
+            megabytes, seconds, self.is_computing = _read(self._pid)
+            if megabytes:  # else it is dead, and not reaped yet
+                self.add(now, megabytes, seconds)
 
     def add(self, now: float, megabytes: float, seconds: float) -> None:
         self._points.append((now, megabytes, seconds))
@@ -64,12 +68,13 @@ class ProcessUse:
         return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
 
 
-def _read(pid: int) -> tuple[float, float]:
-    """Returns megabytes and processor seconds of a process. Raises `OSError`."""
+def _read(pid: int) -> tuple[float, float, bool]:
+    """Returns megabytes, processor seconds, and whether it runs. Raises `OSError`."""
     pages = int(_text(pid, "statm").split()[1])
     used = _text(pid, "stat").rpartition(b")")[2].split()
     ticks = int(used[_UTIME]) + int(used[_UTIME + 1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / _MEGABYTE, ticks / os.sysconf("SC_CLK_TCK")
+    megabytes = pages * os.sysconf("SC_PAGE_SIZE") / _MEGABYTE
+    return megabytes, ticks / os.sysconf("SC_CLK_TCK"), used[0] == b"R"
 
 
 def _text(pid: int, name: str) -> bytes:

@@ -80,10 +80,19 @@ class ProcessWatch:
 
         `number` is the descriptor under which the process has the file.
         """
+        if self._send(stacks.SIGNAL, number):
+            self._asked_at = now
+
+    def begin(self, number: int) -> None:
+        """Has the process take its stacks from now on, in a thread."""
+        self._send(stacks.BEGIN, number)
+
+    def _send(self, what: int, number: int) -> bool:
         with suppress(OSError, ValueError, IndexError):
-            if _takes_signal(self._pid, number, self._dump.inode):
-                self._asked_at = now
-                os.kill(self._pid, stacks.SIGNAL)
+            if what and _takes(self._pid, what, number, self._dump.inode):
+                os.kill(self._pid, what)
+                return True
+        return False
 
     def _collect(self, moment: float, *, crashed: bool = False) -> None:
         """Takes in what was written. What a crash wrote goes on to stderr, where it belongs."""
@@ -130,10 +139,10 @@ class ProcessWatch:
         )
 
 
-def _takes_signal(pid: int, number: int, inode: int) -> bool:
+def _takes(pid: int, what: int, number: int, inode: int) -> bool:
     """Whether the process has the handler and the file: it may have become another program."""
-    if not stacks.SIGNAL or os.stat(f"/proc/{pid}/fd/{number}").st_ino != inode:  # noqa: PTH116 (no link)
+    if os.stat(f"/proc/{pid}/fd/{number}").st_ino != inode:  # noqa: PTH116 (no link)
         return False
     status = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
     caught = int(status.partition("SigCgt:")[2].split()[0], 16)
-    return bool(caught >> (stacks.SIGNAL - 1) & 1)
+    return bool(caught >> (what - 1) & 1)
