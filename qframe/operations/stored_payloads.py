@@ -87,26 +87,30 @@ class StoredPayloads:
         connections = [*self._queues.holding_jobs(self._only)]
         for each in connections:
             for read in (self._waiting, self._rows):
-                yield from self._asked(each, read)
+                yield from self._asked(each.name, each, read)
         for each in _each_store(connections):
-            yield from self._asked(each, self._facts)
-        if connections and self._only is None:
-            yield from self._asked(connections[0], self._outbox)
+            yield from self._asked(each.name, each, self._facts)
+        for each in connections[:1]:
+            yield from self._asked("the outbox", each, self._outbox)
         if self._failed:
             stores = {id(each.failed): each for each in connections}
             for store in each_place(each.failed for each in connections):
-                yield from self._asked(stores[id(store)], self._records)
+                each = stores[id(store)]
+                yield from self._asked(each.name, each, self._records)
 
     def _asked(
-        self, connection: Connection, read: Callable[[Connection], Iterator[FoundPayload]]
+        self,
+        name: str,
+        connection: Connection,
+        read: Callable[[Connection], Iterator[FoundPayload]],
     ) -> Iterator[FoundPayload]:
         """Read from a connection, unless it does not answer."""
-        if connection.name in self.silent:
+        if name in self.silent:
             return
         try:
             yield from read(connection)
         except BackendUnavailable as error:
-            self.silent[connection.name] = one_line(str(error), 200)
+            self.silent[name] = one_line(str(error), 200)
 
     def _some(self, found: Iterator[FoundPayload], of: str) -> Iterator[FoundPayload]:
         """Yield as many as are to be read; notes it if there are more."""
@@ -187,7 +191,7 @@ class StoredPayloads:
         assert outbox is not None  # noqa: S101 (as asked before)
         while page := outbox.look(after, _ROWS):
             for after, name, text in page:  # noqa: B007 (the last one is used)
-                for raw in payloads_in(text):
+                for raw in payloads_in(text) if self._only in {None, name} else ():
                     yield FoundPayload(raw, connection, f"in the outbox for {one_line(name, 60)}")
 
     def _records(self, connection: Connection) -> Iterator[FoundPayload]:

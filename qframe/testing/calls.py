@@ -84,7 +84,8 @@ def _of_libraries() -> Iterator[LastingCall]:
                 owner = getattr(owner, each)
             getattr(owner, name)
             if owner is not None:
-                yield LastingCall(owner, name, namer)
+                # What a block calls at its end, after its commit, counts by itself.
+                yield LastingCall(owner, name, namer, is_whole=namer is not _atomic)
 
 
 def _commit(*_: object, **__: object) -> str:
@@ -129,6 +130,21 @@ def _atomic(block: Any, kind: object = None, *_: object) -> str:  # noqa: ANN401
     return "a commit" if commits else ""
 
 
+def _by_hand(*_: object) -> str:
+    """Name a commit of Django that is not part of the end of a block."""
+    frame: Any = sys._getframe()  # noqa: SLF001 (as `inspect` does)
+    for _depth in range(_NEAR):
+        frame = frame and frame.f_back
+        of = frame and frame.f_globals.get("__name__")
+        if of == "django.db.transaction" and frame.f_code.co_name == "__exit__":
+            return ""
+    return "a commit"
+
+
+_NEAR = 6
+"""So many calls above, at the most, is the end of the block that commits."""
+
+
 def _statement(cursor: Any, sql: object, *_: object) -> str:  # noqa: ANN401 (Django's CursorWrapper)
     """Name a statement of Django that is its own transaction."""
     blocks = cursor.db.atomic_blocks
@@ -151,7 +167,7 @@ LIBRARIES: list[tuple[str, str, Namer]] = [
     ("sqlalchemy.engine.base", "Connection._commit_impl", _commit),
     ("sqlalchemy.engine.base", "Connection._commit_twophase_impl", _commit),
     ("django.db.transaction", "Atomic.__exit__", _atomic),
-    ("django.db.backends.base.base", "BaseDatabaseWrapper.commit", _commit),
+    ("django.db.backends.base.base", "BaseDatabaseWrapper.commit", _by_hand),
     ("django.db.backends.utils", "CursorWrapper._execute", _statement),
     ("django.db.backends.utils", "CursorWrapper._executemany", _statement),
     ("psycopg", "Connection.commit", _commit),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from qframe import Flow, Queueable, QueueManager, batch, chain, dispatch, foreign, manager
 from qframe.connection import Connection
+from qframe.contracts.backend import Capability
 from qframe.contracts.step import Push, Step
 from qframe.exceptions import BackendUnavailable, UnknownJob
 from qframe.jobs.registry import Registry
@@ -330,6 +332,7 @@ def test_payloads_are_found_however_they_are_kept() -> None:
         payload,
         json.dumps({"raw": payload, "queue": "mail"}),
         json.dumps([[{"raw": payload}]]),
+        json.dumps({"id": "m", "raw": base64.b64encode(payload.encode()).decode(), "notes": ""}),
         json.dumps({"is": "Push", "raw": {"is": "bytes", "text": payload}}),
         json.dumps({"is": "Set", "value": json.dumps({"links": [{"raw": payload}]})}),
     ):
@@ -391,3 +394,15 @@ def test_a_connection_that_does_not_answer_is_named_and_the_others_are_read(
     monkeypatch.setattr(queues.backend("here"), "queues", gone)
     found = payloads.check(queues)
     assert (found.silent, found.read, found.is_good) == ({"here": "no answer"}, 1, False)
+
+
+def test_what_a_connection_does_not_show_is_noted(
+    queues: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatch(Ship(order=1)).send()
+    connection = queues.connection()
+    shows = connection.capabilities & ~Capability.BROWSE
+    monkeypatch.setattr(connection, "capabilities", shows)
+    found = payloads.check(queues)
+    assert found.read == 0
+    assert found.notes == ["here: what waits there cannot be looked at without taking it"]
