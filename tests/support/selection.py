@@ -49,7 +49,6 @@ worker/test_beanstalkd_faults.py::*
 worker/test_bounds_faults.py::*
 worker/test_usage.py::test_a_file_that_may_not_grow
 worker/test_timeouts.py::test_an_alarm_during_a_driver_call_leaves_the_connection_whole
-worker/test_scaling.py::test_a_pool_whose_workers_are_all_in_long_jobs_gets_more_and_fewer
 worker/test_globs.py::test_a_backend_that_cannot_list_its_queues_wants_names
 worker/test_globs.py::test_a_worker_with_no_queue_wakes_for_a_signal
 worker/test_timeouts.py::test_a_failed_hook_that_hangs_ends_the_worker_not_the_record
@@ -85,6 +84,15 @@ worker/test_isolation_apart.py::test_who_finds_no_room_waits_for_it_and_its_neig
 drivers/test_shared_store.py::test_a_worker_killed_in_a_chain_is_replaced_by_one_on_another_host
 outbox/test_killed.py::*
 worker/test_exactly_once.py::test_each_row_has_its_job_whenever_the_program_is_killed
+console/test_app.py::test_output_that_cannot_be_written_is_no_traceback
+web/test_attacks.py::test_a_fuzz_of_every_parameter_finds_nothing
+web/test_dispatching.py::test_a_fuzzer_is_answered_as_the_document_says
+worker/test_sqs.py::test_three_tries_killed_twice_then_done
+worker/test_sqs.py::test_a_stop_during_a_long_poll_is_prompt_and_hides_no_message
+worker/test_scaling.py::test_a_pool_*
+worker/test_scaling.py::test_a_workers_replacement_has_as_many_slots_and_the_jobs_of_all
+worker/test_slots.py::test_a_job_that_kills_its_worker_costs_those_that_had_not_begun_nothing
+worker/test_bounds.py::test_a_pool_gives_back_the_permits_of_a_killed_worker
 
 # `make test` shows it on one backend, .ci/run on the others.
 drivers/test_shared_store.py::* = redis-*
