@@ -11,6 +11,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 from qframe import Flow, batch, manager
+from qframe.operations import retries
+from qframe.retries.terms import RetryTerms
+from qframe.retries.watched import ChosenJob
 from tests.support.process import Project, wait_for
 from tests.support.projects import DatabaseProject
 from tests.web.browser.batched import Fails
@@ -31,6 +34,7 @@ PAGES += [
 ]
 PAGES += [
     "/why/mail",
+    "/confirm/retry?filter=&back=/failed",
     "/why/jobs.Breaks",
     "/schedules",
     "/jobs?place=finished",
@@ -48,6 +52,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
     with DatabaseProject(tmp_path_factory.mktemp("looks")) as project:
         project.write("jobs.py", JOBS)
         failed(project, 3)
+        gone = ChosenJob("gone", 1.0, 1)
+        retries.start(project.manager, RetryTerms.read(), [gone], f"class {LONG}", "ops")
         manager.use(project.manager)
         begin(batch(Fails(number=each) for each in range(3)).name("three").on_queue("x"))
         flow = Flow("a flow").on_queue("x")
