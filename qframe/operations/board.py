@@ -49,6 +49,7 @@ from qframe.operations.undo import ActState
 from qframe.operations.unsafe import Unsafe
 from qframe.operations.usage import By, UsageState
 from qframe.operations.workers import SupervisorState, WorkerState
+from qframe.retries.kept import place
 from qframe.worker import roster
 
 _MOST_STORED = 500
@@ -324,7 +325,7 @@ class Board(BoardSource):
 
         def listed() -> list[RetryState]:
             with suppress(QframeError):  # `silent` says which connection does not answer
-                return retries.states(self.manager)
+                return self.ask(place(self.manager), lambda: retries.states(self.manager))
             return []
 
         return self.cached("retries", 1.0, listed)

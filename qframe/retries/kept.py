@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 
+from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.step import Expect, Set, Step
-from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.manager import QueueManager
 from qframe.retries.watched import ChosenJob, WatchedRetry
@@ -32,8 +32,8 @@ TURN = 6.0
 """Seconds after which another worker takes the turn of one that is gone."""
 
 
-def place(queues: QueueManager) -> Store:
-    """Return the store with the watched retries: the default connection's, if it can.
+def place(queues: QueueManager) -> Connection:
+    """Return the connection whose store has the watched retries: the default one, if it can.
 
     Raises `ConfigurationError`.
     """
@@ -41,7 +41,7 @@ def place(queues: QueueManager) -> Store:
     able = [each for each in (first, *queues.holding_jobs()) if _keeps_facts(each.capabilities)]
     if not able:
         raise ConfigurationError("no connection has a store that could keep a watched retry")
-    return able[0].store
+    return able[0]
 
 
 def _keeps_facts(able: Capability) -> bool:
@@ -56,7 +56,7 @@ class RetryRuns:
 
     def __init__(self, queues: QueueManager) -> None:
         self._queues = queues
-        self._store = place(queues)
+        self._store = place(queues).store
 
     def add(self, run: WatchedRetry, chosen: Iterable[ChosenJob]) -> WatchedRetry:
         """Store a retry of these jobs, with their number; a worker begins it within seconds.

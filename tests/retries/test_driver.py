@@ -32,7 +32,7 @@ class Night:
     def __init__(self, **settings: Any) -> None:
         self.now = 1_000_000.0
         self.queues = QueueManager(
-            {"default": "m", "connections": {"m": {"driver": "memory"}}, **settings}
+            {"default": "m", "connections": {"m": {"driver": "memory"}}} | settings
         )
         self.connection = self.queues.connection()
         self.store = self.queues.failed_store()
@@ -85,31 +85,44 @@ def night() -> Night:
     return Night()
 
 
-def test_the_rest_waits_for_the_outcome_of_the_first(night: Night) -> None:
-    night.start(night.keep(range(8)), 3, "10/s")
-    seen = night.turns(6)
+@pytest.fixture(params=["together", "apart"])
+def anywhere(request: pytest.FixtureRequest) -> Night:
+    """Give one whose messages, facts and failed jobs are together, or each elsewhere."""
+    memory = {"driver": "memory"}
+    if request.param == "together":
+        return Night()
+    return Night(
+        connections={"m": memory, "facts": memory, "failed": memory},
+        store={"driver": "facts"},
+        failed={"driver": "failed"},
+    )
+
+
+def test_the_rest_waits_for_the_outcome_of_the_first(anywhere: Night) -> None:
+    anywhere.start(anywhere.keep(range(8)), 3, "10/s")
+    seen = anywhere.turns(6)
     assert (seen.stage, seen.retried, seen.open) == ("first", 3, 3)
-    assert len(night.work()) == 3
-    seen = night.turns(3)
+    assert len(anywhere.work()) == 3
+    seen = anywhere.turns(3)
     assert (seen.stage, seen.retried, seen.done) == ("rest", 8, 3)
-    night.work()
-    seen = night.turns(2)
+    anywhere.work()
+    seen = anywhere.turns(2)
     assert (seen.stage, seen.done, seen.failed, seen.open) == ("done", 8, 0, 0)
     assert seen.ended_at is not None
-    assert night.store.count() == 0
-    assert night.driver.turn() == IDLE
-    assert night.connection.store.get("retries") == [None]
+    assert anywhere.store.count() == 0
+    assert anywhere.driver.turn() == IDLE
+    assert anywhere.connection.store.get("retries") == [None]
 
 
-def test_too_many_of_the_first_stop_it_and_nothing_is_lost(night: Night) -> None:
-    night.start(night.keep(range(100)), 5, "10/s", "failed > 20%")
-    night.turns(3)
-    night.work(well=False)
-    seen = night.turns(5)
+def test_too_many_of_the_first_stop_it_and_nothing_is_lost(anywhere: Night) -> None:
+    anywhere.start(anywhere.keep(range(100)), 5, "10/s", "failed > 20%")
+    anywhere.turns(3)
+    anywhere.work(well=False)
+    seen = anywhere.turns(5)
     assert (seen.stage, seen.retried, seen.failed) == ("stopped", 5, 5)
     assert seen.why == "failed > 20%: 5 of the latest 5 failed"
-    assert night.store.count() == 100
-    assert night.connection.size() == 0
+    assert anywhere.store.count() == 100
+    assert anywhere.connection.size() == 0
 
 
 def test_a_few_failures_among_the_first_do_not_stop_it(night: Night) -> None:
@@ -163,14 +176,14 @@ def test_of_several_workers_one_drives(night: Night) -> None:
     assert retries.states(night.queues)[0].retried <= 4 * 5 + 4
 
 
-def test_a_second_failure_is_not_retried_again(night: Night) -> None:
-    night.start(night.keep(range(3)), 0, "10/s", "never")
+def test_a_second_failure_is_not_retried_again(anywhere: Night) -> None:
+    anywhere.start(anywhere.keep(range(3)), 0, "10/s", "never")
     for _ in range(20):
-        night.turns()
-        night.work(well=False)
-    seen = night.turns()
+        anywhere.turns()
+        anywhere.work(well=False)
+    seen = anywhere.turns()
     assert (seen.stage, seen.retried, seen.failed) == ("done", 3, 3)
-    assert night.store.count() == 3
+    assert anywhere.store.count() == 3
 
 
 def test_an_attempt_that_raised_counts_as_failed_although_others_follow(night: Night) -> None:
@@ -187,7 +200,7 @@ def test_an_attempt_that_raised_counts_as_failed_although_others_follow(night: N
 
 
 def test_a_driver_killed_before_it_notes_what_it_did_loses_nothing(
-    night: Night, monkeypatch: pytest.MonkeyPatch
+    anywhere: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed: list[str] = []
     apply = MemoryBackend.apply
@@ -201,31 +214,31 @@ def test_a_driver_killed_before_it_notes_what_it_did_loses_nothing(
         return results
 
     monkeypatch.setattr(MemoryBackend, "apply", counted)
-    night.start(night.keep(range(20)), 4, "10/s")
+    anywhere.start(anywhere.keep(range(20)), 4, "10/s")
     monkeypatch.setattr(RetryRuns, "write", lambda *_: None)
-    night.turns(2)
+    anywhere.turns(2)
     assert pushed
     monkeypatch.undo()
     monkeypatch.setattr(MemoryBackend, "apply", counted)
-    night.killed()
+    anywhere.killed()
     for _ in range(20):
-        night.turns()
-        night.work()
-    seen = night.turns()
+        anywhere.turns()
+        anywhere.work()
+    seen = anywhere.turns()
     assert (seen.stage, seen.retried, seen.done, seen.gone) == ("done", 20, 20, 0)
     assert sorted(pushed) == sorted(f"u-{number}" for number in range(20))
 
 
-def test_a_driver_killed_between_push_and_removal_does_not_push_twice(night: Night) -> None:
+def test_a_driver_killed_between_push_and_removal_does_not_push_twice(anywhere: Night) -> None:
     """So it is where the connection keeps its failed jobs elsewhere."""
-    records = night.keep(range(1))
-    night.start(records, 1)
-    night.turns(1)
-    night.store.add(records[0])
-    night.start(records, 1)
-    night.turns(1)
-    assert night.work() == ["u-0"]
-    assert night.store.count() == 0
+    records = anywhere.keep(range(1))
+    anywhere.start(records, 1)
+    anywhere.turns(1)
+    anywhere.store.add(records[0])
+    anywhere.start(records, 1)
+    anywhere.turns(1)
+    assert anywhere.work() == ["u-0"]
+    assert anywhere.store.count() == 0
 
 
 def test_one_that_was_stopped_for_a_while_retries_nothing_more(
