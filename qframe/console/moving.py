@@ -78,6 +78,10 @@ def move(
     with _stopping() as stops:
         progress = _Progress(as_json=as_json)
         mover = QueueMover(configured(config), source, target, progress, lambda: bool(stops))
+        if not dry_run:
+            for row, count in mover.staying().items():
+                words = count_of(count, f"{row.what} stays", f"{row.what}s stay")
+                print_error(f"{words} on {source}: {row.why}", 0)
         counts = mover.waiting(names) if dry_run else mover.move(names, wait=wait)
         progress.end()
     rows = [{**row._asdict(), "jobs": count} for row, count in sorted(counts.items())]

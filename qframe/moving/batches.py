@@ -1,28 +1,25 @@
-"""Batches: a batch moves as a whole, once none of its jobs runs.
+"""Batches and flows move as wholes, once none of their jobs runs.
 
-Its waiting jobs leave their queues one by one and are parked as facts of the source. Once all
-members that have not ended are parked, what is kept of the batch moves, and then they. A batch
+Their waiting jobs leave their queues one by one and are parked as facts of the source. Once all
+jobs that have not ended are parked, what is kept of the batch or flow moves, and then they. One
 that is not complete gets them back.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from qframe.connection import Connection
-from qframe.contracts.facts import LatchCopy
 from qframe.contracts.step import (
-    Arrive,
-    Close,
     Delete,
     Expect,
-    Extend,
     Operation,
     Push,
     Reservation,
@@ -31,79 +28,68 @@ from qframe.contracts.step import (
     Unset,
 )
 from qframe.exceptions import InvalidSignature
-from qframe.features.batch import BatchMember, batch_key, batch_of
-from qframe.features.batches import BatchStore
-from qframe.features.chain import is_id
-from qframe.moving.facts import copied
+from qframe.features.batch import batch_key
 from qframe.moving.transit import Transit, transit_prefix
+from qframe.moving.wholes import ParkedMessage, StayingWhole, Wholes, begun_batch, identity_of
 from qframe.outbox.text import decoded, encoded
 from qframe.payload.text import one_line
 
-_CALLBACKS = "qframe.features.batch_jobs.RunBatchCallbacks"
 PARKED = "parked:"
 """How the keys begin of jobs that wait for the rest of their batch."""
-_MOST = 100_000
-"""The members of the largest batch that moves."""
-_WAITS = "its batch moves once none of its jobs runs"
-_CHANGED = "its batch was changed just now: repeat the command"
+_CHANGED = "its batch or flow was changed just now: repeat the command"
 
 
 class ParkedJob(NamedTuple):
-    """A job that waits for the rest of its batch."""
+    """A job that waits for the rest of its batch or flow."""
 
     key: str
     text: str
     push: Push
     at: float
-    number: int | None
-    """Its number among the members."""
 
     def now(self) -> Push:
         """Return its push, with the delay that is left."""
         return replace(self.push, delay=max(0.0, self.push.delay - (time.time() - self.at)))
 
 
-def batch_id(message: Mapping[str, Any]) -> str | None:
-    """Return the id of the batch that a job can only move with."""
-    if message.get("job") == _CALLBACKS:
-        data = message.get("data")
-        of = data.get("of") if isinstance(data, dict) else None
-        return of if isinstance(of, str) and is_id(of) else None
-    return batch_of(message)
-
-
 class BatchMover:
-    """Moves batches. Raises `BackendUnavailable`."""
+    """Moves batches and flows. Raises `BackendUnavailable`."""
 
     def __init__(self, source: Connection, target: Connection, transit: Transit) -> None:
         self._source = source
         self._target = target
         self._transit = transit
+        self._wholes = Wholes(source)
         self._prefix = f"{PARKED}{transit_prefix(source.name, target.name)}"
         self.refused: dict[str, str] = {}
         """What is parked and cannot be read: its key, and why."""
 
+    def identity(self, message: Mapping[str, Any]) -> str | None:
+        """Return the batch or flow that a job can only move with; None if it can move alone."""
+        found = identity_of(message)
+        if found is None and (begun := begun_batch(message)) is not None:
+            there = self._source.backend.read(batch_key(begun)) != [None]
+            return begun if there else None
+        return found
+
     def parking(
-        self, job: Reservation, own: Sequence[Operation], push: Push, message: Mapping[str, Any]
+        self, job: Reservation, own: Sequence[Operation], push: Push, identity: str
     ) -> Step:
-        """Return the step in which a job leaves its queue to wait for its batch."""
-        key = f"{self._prefix}{batch_id(message)}:{time.time_ns():020d}.{secrets.token_hex(4)}"
-        member = BatchMember.of(message)
+        """Return the step in which a job leaves its queue to wait for its batch or flow."""
+        key = f"{self._prefix}{identity}:{time.time_ns():020d}.{secrets.token_hex(4)}"
         fields = {"at": time.time(), "step": encoded(Step(None, push))}
-        if member is not None:
-            fields["n"] = member.number
         text = self._source.context.sealed(key, json.dumps(fields))
         return Step(job, *own, Delete(), Set(key, text))
 
     def parked(self) -> dict[str, list[ParkedJob]]:
-        """Return what is parked, by batch, in order."""
+        """Return what is parked, by batch or flow, in order."""
         found: defaultdict[str, list[ParkedJob]] = defaultdict(list)
         for key, text in self._source.store.items(self._prefix):
             try:
                 fields = json.loads(self._source.context.opened(key, text).text)
                 (push,) = decoded(fields["step"])
                 assert isinstance(push, Push)  # noqa: S101 (as it was kept)
-                each = ParkedJob(key, text, push, float(fields["at"]), fields.get("n"))
+                each = ParkedJob(key, text, push, float(fields["at"]))
             except InvalidSignature as error:
                 self.refused[key] = one_line(str(error), 200)
                 continue
@@ -119,13 +105,13 @@ class BatchMover:
         moved: Callable[[Push], None],
         stays: Callable[[Push, str], None],
     ) -> None:
-        """Move the batches that are complete, and give the jobs of the others back.
+        """Move the batches and flows that are complete, and give the jobs of the others back.
 
-        `leaving` returns the operations with which a job of a batch that has moved leaves.
+        `leaving` returns the operations with which a job of one that has moved leaves.
         """
-        for identity, jobs in self.parked().items():
-            why = self._move(identity, jobs)
-            for each in jobs:
+        for parts, jobs in self._together():
+            why = self._move(parts, jobs)
+            for each in itertools.chain(*jobs.values()):
                 gone = Expect(each.key, each.text), Unset(each.key)
                 if why:
                     self._source.backend.apply(Step(None, *gone, each.now()))
@@ -140,53 +126,34 @@ class BatchMover:
                 else:
                     stays(each.push, _CHANGED)
 
-    def _move(self, identity: str, jobs: Sequence[ParkedJob]) -> str:
-        """Move what is kept of a batch. Returns why it stays; "" if it has moved, or is gone."""
-        key, backend = batch_key(identity), self._source.backend
-        text, size = backend.read(key, f"{key}:size")
-        latch = backend.copy_latch(key)
-        if text is None or latch is None:
-            return ""
-        why = self._refusal(identity, latch, jobs)
-        if why:
-            return why
-        keys = [key, *self._source.store.keys(f"{key}:"), *self._index(identity)]
-        copies = copied(self._source, keys)
-        made = [
-            Set(e.key, self._renamed(e.value) if e.key == key else e.value, e.ttl) for e in copies
+    def _together(self) -> Iterator[tuple[list[str], dict[str, list[ParkedJob]]]]:
+        """Return what moves together: batches and flows, and their parked jobs by these."""
+        parts: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        jobs: defaultdict[str, dict[str, list[ParkedJob]]] = defaultdict(dict)
+        for identity, some in self.parked().items():
+            path = self._wholes.path(identity)
+            parts[path[-1]].update(dict.fromkeys(path))
+            jobs[path[-1]][identity] = some
+        for outermost, found in jobs.items():
+            yield [*parts[outermost]], found
+
+    def _move(self, parts: Sequence[str], jobs: Mapping[str, Sequence[ParkedJob]]) -> str:
+        """Move what is kept of a whole. Returns why it stays; "" if it has moved, or is gone."""
+        context = self._source.context
+        parked = [
+            ParkedMessage(identity, context.as_it_is(each.push.raw, each.push.queue).message)
+            for identity, some in jobs.items()
+            for each in some
         ]
-        kept = self._transit.keeping([*_restoring(latch), *made])
-        known = Expect(key, text), Expect(f"{key}:size", size)
-        (result,) = backend.apply(Step(None, *known, *map(Unset, keys), kept))
+        try:
+            whole = self._wholes.gather(parts, parked)
+        except StayingWhole as why:
+            return str(why)
+        if whole is None:
+            return ""
+        kept = self._transit.keeping(whole.arriving(self._target.name))
+        (result,) = self._source.backend.apply(Step(None, *whole.leaving(), kept))
         if not result.applied:
             return _CHANGED
         self._transit.deliver([kept])
         return ""
-
-    def _refusal(self, identity: str, latch: LatchCopy, jobs: Sequence[ParkedJob]) -> str:
-        found = BatchStore(self._source.context).find(identity)
-        if found is not None and found.record.options.get("chain"):
-            return "its batch is part of a chain or a flow, which ends where it began"
-        if latch.size > _MOST:
-            return f"its batch has more than {_MOST:,} members"
-        ended = {*latch.done, *latch.failed}
-        missing = {*range(latch.size)} - ended - {each.number for each in jobs}
-        return "" if latch.closed and not missing else _WAITS
-
-    def _index(self, identity: str) -> list[str]:
-        """Return the key by which the batch is listed."""
-        keys = self._source.store.keys("batches:")
-        return [each for each in keys if each.endswith(f":{identity}")]
-
-    def _renamed(self, text: str) -> str:
-        """Return the fact of a batch with its new connection."""
-        fields = json.loads(text)
-        return json.dumps({**fields, "connection": self._target.name}, ensure_ascii=False)
-
-
-def _restoring(latch: LatchCopy) -> list[Operation]:
-    """Return the operations that make a latch again, and look once at what is due."""
-    key, then = latch.opened.latch, latch.opened.then
-    lost = (Arrive(key, each, True, label, False) for each, label in latch.failed.items())
-    done = (Arrive(key, each, push=False) for each in latch.done)
-    return [latch.opened, Extend(key, latch.size), *lost, *done, Close(key, push=False), then]

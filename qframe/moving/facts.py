@@ -38,22 +38,22 @@ def share_store(source: Backend, target: Backend) -> bool:
 
 
 def facts_of(
-    source: Connection, job: Pushing, notes: bytes, *, with_batch: bool = False
+    source: Connection, job: Pushing, notes: bytes, *, as_whole: bool = False
 ) -> list[FactCopy]:
     """Return what is kept of a waiting job. Raises `InvalidPayload` if it cannot move, and why.
 
-    `with_batch`: a job of a batch moves together with that.
+    `as_whole`: a job of a batch or flow moves together with that.
     """
     message, context = job.message, source.context
     name = message.get("job")
-    if not with_batch and batch.KEY in message:
+    if not as_whole and batch.KEY in message:
         raise InvalidPayload("it belongs to a batch, which ends where it began")
-    if isinstance(name, str) and name.startswith(_INTERNAL) and not with_batch:
+    if isinstance(name, str) and name.startswith(_INTERNAL) and not as_whole:
         raise InvalidPayload("a batch, a flow or a group goes on by it")
-    if flow.KEY in message:
+    if not as_whole and flow.KEY in message:
         raise InvalidPayload("it belongs to a flow, which ends where it began")
     said = message.get(CHAIN)
-    if isinstance(said, dict) and named_id(said, "batch"):
+    if not as_whole and isinstance(said, dict) and named_id(said, "batch"):
         raise InvalidPayload("it begins a batch, which ends where it began")
     features: list[PushFeature] = [*context.features_of(message)]
     if STEPS in notes and StepsFeature.key not in message:

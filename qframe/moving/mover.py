@@ -40,10 +40,11 @@ from qframe.features.base import Pushing
 from qframe.features.context import push_of
 from qframe.features.group import Group
 from qframe.manager import QueueManager
-from qframe.moving.batches import PARKED, BatchMover, batch_id
+from qframe.moving.batches import PARKED, BatchMover
 from qframe.moving.ended import ScheduleMover, copy_keys, move_statuses
 from qframe.moving.facts import SHARED, facts_of, share_store, steps_of, written
 from qframe.moving.transit import AT_ONCE, Transit
+from qframe.moving.wholes import Wholes, is_of_whole
 from qframe.payload import envelope
 from qframe.payload.text import one_line
 from qframe.schedules.rows import keys_of
@@ -61,6 +62,7 @@ _NOT_AGAIN_FOR = 5.0
 """Seconds for which a job that stays is given back where queues are not in order."""
 _TRIES = 5
 """How often a job is taken whose facts change meanwhile."""
+_IN_PARTS = "it ends where it began: its steps are made in parts on one of the two connections"
 _UNSEEN = {
     "delayed": "it moves when it is due: repeat the command",
     "buried": "make it ready first: qframe kick",
@@ -107,6 +109,7 @@ class QueueMover:
         """Whether the target has another store."""
         schedules = keys_of(queues, self._target)
         self._transit = Transit(self._source, self._target, schedules, apart=self._apart)
+        self._wholes = Wholes(self._source)
         self._batches = BatchMover(self._source, self._target, self._transit)
         self._schedules = ScheduleMover(queues, self._source, self._target, self._transit)
         timing = self._source.backend.timing
@@ -167,7 +170,19 @@ class QueueMover:
         parked = sum(map(len, self._batches.parked().values()))
         if on_its_way := self._transit.count() + parked:
             found[MoveRow("", "on its way", "would move")] += on_its_way
-        return +found
+        return +found + self.staying()
+
+    def staying(self) -> Counter[MoveRow]:
+        """Count the flows and batches that cannot move between these connections at all."""
+        if not self._apart or self._moves_wholes:
+            return Counter()
+        flows, batches = self._wholes.unfinished()
+        return +Counter(
+            {
+                MoveRow("", "flow", "stays", _IN_PARTS): flows,
+                MoveRow("", "batch", "stays", _IN_PARTS): batches,
+            }
+        )
 
     def move(self, only: Sequence[str] = (), *, wait: bool = False) -> Counter[MoveRow]:
         """Move everything; with `wait`, until nothing is left that can move.
@@ -321,12 +336,13 @@ class QueueMover:
         """Return what is kept of a job, if the target has another store."""
         if not self._apart:
             return []
-        return facts_of(self._source, job, notes, with_batch=self._parks(job))
+        as_whole = self._moves_wholes and is_of_whole(job.message)
+        return facts_of(self._source, job, notes, as_whole=as_whole)
 
-    def _parks(self, job: Pushing) -> bool:
-        """Whether a job leaves its queue to wait for the rest of its batch."""
-        joint = self._source.context.joint and self._target.context.joint
-        return self._apart and joint and batch_id(job.message) is not None
+    @property
+    def _moves_wholes(self) -> bool:
+        """Whether batches and flows move: to another store, in steps that are atomic."""
+        return self._apart and self._source.context.joint and self._target.context.joint
 
     def _stay(self, queue: str, raw: bytes, what: str, why: object) -> None:
         row = MoveRow(queue, what, "stays", one_line(str(why), 200))
@@ -407,8 +423,9 @@ class QueueMover:
         if group is not None:
             uuid = envelope.uuid(pushing.message) or ""
             own += [*group.left(group.read(), uuid), *group.no_word(uuid)]
-        if self._parks(pushing):
-            return self._batches.parking(job, own, push, pushing.message)
+        whole = self._batches.identity(pushing.message) if self._moves_wholes else None
+        if whole is not None:
+            return self._batches.parking(job, own, push, whole)
         own += self._with_facts(push, copies, self._transit.again(job))
         return Step(job, *own[:-1], Delete(), own[-1])
 
@@ -435,7 +452,7 @@ class QueueMover:
     # -- batches ----------------------------------------------------------------------------------
 
     def _settle_batches(self) -> None:
-        """Move the batches of which everything that waits is parked; give the others back."""
+        """Move the batches and flows that are complete; give the jobs of the others back."""
 
         def leaving(push: Push) -> list[Operation]:
             job = self._source.context.as_it_is(push.raw, push.queue)

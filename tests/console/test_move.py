@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from qframe import Flow, Queueable, manager
 from qframe.moving import QueueMover
 from tests.console.conftest import Shop
 
@@ -21,6 +22,10 @@ url = "sqlite:///two.sqlite3"
 [connections.rabbit]
 driver = "rabbitmq"
 """
+
+
+class NodeOfMove(Queueable):
+    def handle(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +64,21 @@ def test_what_stays_is_the_exit_code(shop: Shop) -> None:
     assert said.code == 1
     assert "it ends where it runs" in said.out
     assert said.err == "qframe: 1 job stays on database\n"
+
+
+def test_a_flow_that_cannot_move_is_told_of_first(shop: Shop) -> None:
+    toml = (shop.root / "qframe.toml").read_text()
+    shop.write("qframe.toml", f'{toml}[failed]\ndriver = "other"\n')  # steps are made in parts
+    manager.use(shop.manager)
+    flow = Flow("f")
+    flow.add(NodeOfMove())
+    flow.dispatch()
+    said = shop.run("move", "database", "other")
+    assert said.code == 1
+    first, last = said.err.splitlines()
+    assert first.startswith("qframe: 1 flow stays on database: it ends where it began: ")
+    assert last == "qframe: 1 job stays on database"
+    assert '"what": "flow"' in shop.run("move", "database", "other", "--dry-run", "--json").out
 
 
 def test_ctrl_c_stops_between_two_exchanges(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
