@@ -49,6 +49,7 @@ def page(report: DoctorReport) -> str:
 
 def _page(report: DoctorReport) -> Iterator[str]:
     yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield (
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
@@ -57,13 +58,20 @@ def _page(report: DoctorReport) -> Iterator[str]:
     yield f"<h1>qframe doctor</h1><p>Read at {_text(report.made_at)} UTC.</p>"
     names = [*report.sections]
     links = (f'<a href="#part{at}">{_text(name)}</a>' for at, name in enumerate(names))
-    yield f'<nav aria-label="Parts">{"".join(links)}</nav>'
+    yield f'<nav aria-label="Parts">{" ".join(links)}</nav>'
     if report.unread:
-        yield f"<h2>Not read</h2>{_shown(report.unread)}"
+        yield _part("unread", "not read", report.unread)
     for at, name in enumerate(names):
-        yield f'<h2 id="part{at}">{_text(name[:1].upper() + name[1:])}</h2>'
-        yield _shown(report.sections[name])
+        yield _part(f"part{at}", name, report.sections[name])
     yield "</main></body></html>"
+
+
+def _part(key: str, name: str, value: Any) -> str:  # noqa: ANN401 (any JSON value)
+    """Return a section, which scrolls by itself, also by keyboard."""
+    return (
+        f'<h2 id="{key}">{_text(name[:1].upper() + name[1:])}</h2>'
+        f'<div tabindex="0" role="region" aria-labelledby="{key}">{_shown(value)}</div>'
+    )
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 (any JSON value)
@@ -87,7 +95,7 @@ def _of_facts(facts: Mapping[str, Any]) -> str:
         f'<tr><th scope="row">{_text(key)}</th><td>{_shown(each)}</td></tr>'
         for key, each in facts.items()
     )
-    return f"<div><table><tbody>{''.join(rows)}</tbody></table></div>"
+    return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _of_rows(rows: list[Any]) -> str:
@@ -99,7 +107,7 @@ def _of_rows(rows: list[Any]) -> str:
         f"<tr>{''.join(f'<td>{_shown(row.get(each))}</td>' for each in columns)}</tr>"
         for row in rows[:_MOST_ROWS]
     )
-    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _text(value: object) -> str:

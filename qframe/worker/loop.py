@@ -107,6 +107,7 @@ class Loop:
             on_written,
             metrics,
         )
+        self._presence.stacks.elsewhere = runner.stacks_elsewhere
         self._measuring = (
             None if metrics is None else Measuring(connection, metrics, entry.id, queues.names)
         )

@@ -56,6 +56,10 @@ class Runner(Shared):
     ended_by: Interruption | None = None
     """What ended a job and so ends the worker."""
 
+    def stacks_elsewhere(self) -> dict[str, str]:
+        """Returns where jobs are that run in processes of their own, by what they are."""
+        return {}
+
     @property
     def busy(self) -> int:
         """How many jobs run beside the loop."""

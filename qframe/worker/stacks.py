@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from qframe.drivers.store import Store
@@ -41,6 +41,8 @@ class StackAnswers:
         self._store, self._worker = store, worker
         self._looks_at = 0.0
         self._answered: str | None = None
+        self.elsewhere: Callable[[], Mapping[str, str]] = dict
+        """Returns the stacks of jobs in processes of their own."""
 
     def look(self) -> None:
         """Answer if somebody asks; called each second, it reads the store every five."""
@@ -50,8 +52,10 @@ class StackAnswers:
         self._looks_at = now + EVERY
         (asked,) = self._store.get(_ASKED)
         if asked is not None and asked != self._answered:
-            text = json.dumps({"asked": asked, "text": taken()})
-            self._store.set(_answer_key(self._worker), text, _KEPT)
+            jobs = [f"{name}:\n  {text}\n\n" for name, text in self.elsewhere().items()]
+            text = "".join([*jobs, taken()])[:_LONGEST]
+            answer = json.dumps({"asked": asked, "text": text})
+            self._store.set(_answer_key(self._worker), answer, _KEPT)
             self._answered = asked
 
 
@@ -62,7 +66,7 @@ def taken() -> str:
     for ident, frame in [*sys._current_frames().items()][:_MOST_THREADS]:  # noqa: SLF001 (its name)
         lines = traceback.format_stack(frame)[-_MOST_FRAMES:]
         parts.append(f"{printable(names.get(ident, str(ident)), 80)}:\n{''.join(lines)}")
-    return "\n".join(sorted(parts))[:_LONGEST]
+    return "\n".join(sorted(parts))
 
 
 def ask(store: Store, workers: Iterable[str], patience: float = PATIENCE) -> dict[str, str]:

@@ -186,6 +186,24 @@ def _runs(queues: QueueManager) -> bool:
     return any(each.jobs for each in Board(queues).workers())
 
 
+def test_jobs_in_processes_of_their_own_are_shown_first(
+    queues: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "EVERY", 0.0)
+    store = queues.connection().store
+    answers = stacks.StackAnswers(store, "w")
+    answers.elsewhere = lambda: {"app.Job 1 in its process": "/srv/app.py:3 f\n  /srv/app.py:9 g"}
+    found: dict[str, str] = {}
+    asking = threading.Thread(target=lambda: found.update(stacks.ask(store, ["w"], 20)))
+    asking.start()
+    while asking.is_alive():
+        answers.look()
+        time.sleep(0.02)
+    begin = "app.Job 1 in its process:\n  /srv/app.py:3 f\n  /srv/app.py:9 g\n\n"
+    assert found["w"].startswith(begin)
+    assert "test_jobs_in_processes_of_their_own" in found["w"]
+
+
 def test_a_worker_that_does_not_answer_is_named(queues: QueueManager) -> None:
     began = time.monotonic()
     assert stacks.ask(queues.connection().store, ["gone"], patience=0.3) == {}
@@ -201,7 +219,7 @@ def test_it_comes_if_nothing_answers(fresh: Path) -> None:
     found, page, _ = read(archive.packed(doctor.report(queues)))
     assert "does not answer" in found["unread"]["connection down"]
     assert found["sections"]["check"][0]["error"]
-    assert "<h2>Not read</h2>" in page
+    assert ">Not read</h2>" in page
 
 
 def test_what_takes_too_long_is_named(

@@ -194,6 +194,16 @@ class IsolatingRunner(SlottedRunner):
         if self._recorders is not None:
             self._recorders.give_back(recorder)
 
+    def stacks_elsewhere(self) -> dict[str, str]:
+        """Returns what was last seen of running jobs; called from another thread."""
+        found: dict[str, str] = {}
+        for attempt in [*self.running.copy().values()]:
+            recorder = getattr(attempt, "recorder", None)
+            if isinstance(recorder, JobRecorder) and (calls := recorder.last_stack()):
+                name = f"{attempt.name} {attempt.job.uuid} in its process"
+                found[name] = "\n  ".join(calls)
+        return found
+
     # -- processes --------------------------------------------------------------------------------
 
     def fork(self, slot: ProcessSlot, work: Work) -> SupervisedChild:

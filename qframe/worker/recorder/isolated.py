@@ -123,6 +123,11 @@ class JobRecorder:
             crashed=exit_ is not None and exit_.signal in CRASHES,
         )
 
+    def last_stack(self) -> list[str]:
+        """Returns the calls that the job was last seen in, the innermost first; [] if unknown."""
+        found = self._ring.stacks(self._began)
+        return found[-1][1] if found else []
+
     def end(self) -> None:
         """The process is of no interest any more."""
         self._watch = None
