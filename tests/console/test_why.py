@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
+from qframe.contracts.step import Push, Step
 from tests.console.conftest import Shop
 
 
@@ -49,6 +51,20 @@ def test_a_queue_and_a_class_are_explained(shop: Shop) -> None:
     assert shop.run("why", "mail").lines[0] == "database:mail: 1 ready"
     assert shop.run("why", "shop.Order").lines[0] == "shop.Order on database:mail: 1 job waits"
     assert shop.run("why", "shop.Order", "--kind", "class").code == 1
+
+
+def test_the_limits_of_its_class_are_read_from_the_project(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.write(
+        "apart.py",
+        "from qframe import Queueable\nclass Sent(Queueable):\n    def handle(self) -> None: ...\n",
+    )
+    shop.queue.backend.apply(Step(None, Push("mail", b'{"uuid": "u-1", "job": "apart.Sent"}', 0)))
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    said = shop.run("why", "u-1")
+    assert said.lines[0] == "apart.Sent u-1 on database:mail: ready"
+    assert "its code is not here" not in said.out
 
 
 def test_what_nobody_knows_exits_3(shop: Shop) -> None:

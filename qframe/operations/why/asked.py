@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
+from qframe.jobs import project
 from qframe.operations import ids, one_job
 from qframe.operations.board import Board
 from qframe.operations.one_job import Located
@@ -38,6 +39,8 @@ def explain(
     if connection:
         board.connection(connection)  # raises for an unknown one
     board.forget("workers")
+    if imports:
+        project.put_on_path()
     found = _Finder(board, word, connection, imports=imports).found(kind)
     answering = [each for each in board.connections() if each.name not in board.silent]
     if not answering and board.silent:
