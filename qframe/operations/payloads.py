@@ -191,7 +191,9 @@ class _Checking:
                 return
             raise _misfit(error, name, later) from None
         except Exception as error:  # noqa: BLE001 (a validator of the job's may raise anything)
-            raise _TroubleError("misfit", f"raise {tracebacks.placed(error)}") from None
+            hides = job_class._hides()  # noqa: SLF001 (as its own messages do)
+            why = type(error).__name__ if hides else tracebacks.placed(error)
+            raise _TroubleError("misfit", f"raise {why}") from None
         self.found.upgraded += is_old and hasattr(job_class, "upgrade")
 
     def _known(self, job_class: type[JobDefinition], data: Any) -> Any:  # noqa: ANN401 (any JSON value)

@@ -109,7 +109,11 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def check(
-    again: Callable[[], Run], shown: str, state: State | None, reset: Reset | None
+    again: Callable[[], Run],
+    shown: str,
+    state: State | None,
+    reset: Reset | None,
+    restart: Reset | None = None,
 ) -> list[str]:
     """Kill a job before each point and compare. Returns the points. Raises `AssertionError`.
 
@@ -119,7 +123,7 @@ def check(
         raise TypeError(
             "assert_repeatable needs reset=..., which makes the state of before the job again"
         )
-    experiment = _Experiment(again, state, reset)
+    experiment = _Experiment(again, state, reset, restart)
     expected, found = experiment.whole(shown)
     if len(found) > _MOST_POINTS:
         raise AssertionError(
@@ -139,11 +143,18 @@ def check(
 class _Experiment:
     """Runs a job, whole or killed, each time from the same state."""
 
-    def __init__(self, again: Callable[[], Run], state: State | None, reset: Reset | None) -> None:
+    def __init__(
+        self,
+        again: Callable[[], Run],
+        state: State | None,
+        reset: Reset | None,
+        restart: Reset | None,
+    ) -> None:
         self._again = again
         self._state: State = state or _dispatched
         self._takes_fake = bool(inspect.signature(self._state).parameters)
         self._reset = reset or (lambda: None)
+        self._restart = restart or (lambda: None)
 
     def whole(self, shown: str) -> tuple[object, list[Point]]:
         """Run the job once; returns the state, and the points of its first attempt."""
@@ -168,6 +179,7 @@ class _Experiment:
         with fake() as queued, points.patched(), watched.patched():
             run = self._again()
             _to_its_end(run, killer)
+            self._restart()
             try:
                 ran = _to_its_end(run) if killer.is_dead else None
             except AssertionError as error:

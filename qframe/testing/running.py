@@ -341,6 +341,7 @@ class Ran(Generic[R_co]):
         self,
         state: Callable[[], object] | Callable[[Fake], object] | None = None,
         reset: Callable[[], object] | None = None,
+        restart: Callable[[], object] | None = None,
     ) -> list[str]:
         """Asserts that the job may be killed anywhere and run again, with the state of one run.
 
@@ -348,11 +349,12 @@ class Ran(Generic[R_co]):
         commit, HTTP call, dispatch and durable step, and before its end, and then runs to its end.
         `state` is called then, and must return what it returns after one run. It may take one
         argument, the `fake()` that records what the job dispatched; by default that is the state.
+        `restart` is called after each kill, for what a new process would not have: an open session.
 
         Returns the points at which it was killed. Raises `AssertionError` with those at which the
         state differs or the next attempt fails.
         """
-        return repeating.check(self._running.killable, self._shown(), state, reset)
+        return repeating.check(self._running.killable, self._shown(), state, reset, restart)
 
     def assert_appended(self, target: Target) -> None:
         """Asserts that the job put such a job at the end of its chain."""

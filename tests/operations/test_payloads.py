@@ -200,6 +200,17 @@ def test_each_trouble_is_said(
     assert said in one(payloads.check(queues))
 
 
+def test_the_values_of_an_encrypted_job_are_in_no_message(
+    queues: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("hush")
+
+    dispatch(Hidden(text="hush")).send()
+    monkeypatch.setattr(Hidden, "from_data", refuse)
+    assert one(payloads.check(queues)) == f"1 of {Hidden.own_name()} raise RuntimeError"
+
+
 @pytest.mark.parametrize("raw", [b"\xff", b"not JSON", b"[]", b"[" * 100_000, b'{"job":"\\ud800"}'])
 def test_what_is_no_payload_is_counted(queues: QueueManager, raw: bytes) -> None:
     queues.connection().backend.apply(Step(None, Push("default", raw)))

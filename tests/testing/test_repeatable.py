@@ -244,6 +244,17 @@ class Requests(Queueable):
         importlib.import_module("requests").get(SHOP[0].url, {"key": "a"}, timeout=30)
 
 
+SESSIONS: list[Session] = []
+
+
+class WithALongSession(Queueable):
+    def handle(self) -> None:
+        (session,) = SESSIONS
+        if not session.execute(text("SELECT 1 FROM orders")).fetchone():
+            session.execute(text("INSERT INTO orders VALUES (1, 'paid')"))
+        session.commit()
+
+
 class Imports(Queueable):
     """It imports a library only as it runs, which the first run could not patch."""
 
@@ -350,6 +361,20 @@ def test_libraries_are_watched_where_they_are_called(shop: Shop) -> None:
     assert "IntegrityError" in said
     differ = int(re.search(r"(\d) of 6 points differ", said)[1])  # type: ignore[index]
     assert differ == 5  # all behind the first commit
+
+
+def test_restart_is_for_what_a_new_process_has_not(shop: Shop) -> None:
+    engine = create_engine(f"sqlite:///{shop.path}")
+
+    def reset() -> None:
+        with shop.connect() as connection:
+            connection.execute("DELETE FROM orders")
+        connection.close()
+
+    with Session(engine) as session:
+        SESSIONS[:] = [session]
+        run(WithALongSession()).assert_repeatable(shop.state, reset, session.rollback)
+    engine.dispose()
 
 
 def test_requests_and_what_it_calls_is_one_point(shop: Shop) -> None:
