@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from qframe import Flow, Queueable, QueueManager, batch, bulk, chain, dispatch, manager
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
-from qframe.contracts.step import Bury, Release, Step
+from qframe.contracts.step import Bury, Push, Release, Start, Step
 from qframe.drivers import process
 from qframe.drivers.store import pause_key
 from qframe.exceptions import AmbiguousId, BackendUnavailable, ConfigurationError
@@ -737,6 +738,20 @@ def test_hostile_words_are_only_not_known(here: Connection, word: str) -> None:
     assert why(word).about == "nothing"
 
 
+def test_a_command_to_copy_is_safe_whatever_names_are(here: Connection) -> None:
+    uuid = "u; rm -rf ~ $(id) `id` '"
+    raw = json.dumps({"uuid": uuid, "job": "app.A", "data": {}}).encode()
+    here.backend.apply(Step(None, Push("a b;c", raw)))
+    assert said(why(uuid, "job"), "turn") == "it is the next job of a b;c"
+    ((job,), _) = here.backend.reserve(["a b;c"])
+    here.backend.apply(Step(job, Start(9)), Step(job, Bury()))
+    made = why(uuid, "job")
+    assert shlex.split(mended(made, "buried")) == ["qframe", "kick", "here", "--queue", "a b;c"]
+    assert made.uuid == uuid
+    for each in made.reasons:
+        assert "\n" not in each.text + each.mend
+
+
 def test_hostile_payloads_are_explained_like_any_other(here: Connection) -> None:
     deep = "[" * 200 + "]" * 200
     for number, more in enumerate(
@@ -818,7 +833,7 @@ def test_a_schedule_that_is_off_late_or_next_is_told(here: Connection) -> None:
     rows.pause(here, "night")
     made = why("app.Night", "class")
     assert said(made, "schedule off") == "its schedule night is paused: it makes no jobs"
-    assert mended(made, "schedule off") == "qframe schedule resume 'night'"
+    assert mended(made, "schedule off") == "qframe schedule resume night"
 
 
 def test_queues_under_another_prefix_are_named(

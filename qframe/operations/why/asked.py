@@ -13,7 +13,7 @@ from qframe.operations.board import Board
 from qframe.operations.one_job import Located
 from qframe.operations.why import ended, of_class, of_job, of_queue
 from qframe.operations.why.look import ConnectionLook
-from qframe.operations.why.reason import Explanation, Reasons, Why, together
+from qframe.operations.why.reason import Explanation, Reasons, Why, command, together
 from qframe.operations.why.takers import near, takes
 from qframe.payload.text import is_queue_name, is_queue_pattern, one_line
 
@@ -221,7 +221,7 @@ class _Finder:
             "an id, no queue of this name has jobs, workers or a pause, and no job of such a class "
             "was counted"
         )
-        why.add("absent", text, at, f"qframe why {other}" if other else "")
+        why.add("absent", text, at, command("why", other) if other else "")
         for look in looks:
             if is_queue_name(self.word):
                 ended.elsewhere(look, self.word, why)

@@ -15,7 +15,7 @@ from qframe.features import chain as chains
 from qframe.operations.batches import state_of
 from qframe.operations.why.look import ConnectionLook
 from qframe.operations.why.of_group import standing
-from qframe.operations.why.reason import Reasons, ago, together
+from qframe.operations.why.reason import Reasons, ago, command, together
 from qframe.payload.text import count_of, one_line
 from qframe.payload.timing import lasting
 
@@ -96,7 +96,7 @@ def _chain(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> 
         why.add("blocked", text, stands.at, "dispatch it anew")
         return
     text, failed = standing(look, where.at)
-    mend = f"qframe retry {where.at}" if failed else ""
+    mend = command("retry", where.at) if failed else ""
     link = f"whose link {where.position} is {where.at}, {text}"
     said = f"it is a later link of the chain {found.id}, {link}"
     why.add("blocked" if failed else "before it", said, stands.at, mend)
@@ -122,7 +122,7 @@ def _flow(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> N
         return
     text = f"{its}, which waits for {together(map(_node, failed or missing))}"
     retry = next((each.uuid for each in failed if each.uuid), "")
-    mend = f"qframe retry {retry}" if retry else f"qframe flow {found.id}"
+    mend = command("retry", retry) if retry else command("flow", found.id)
     why.add("blocked" if failed else "before it", text, nodes.at, mend if failed else "")
 
 
@@ -145,7 +145,7 @@ def _batch(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> 
         return
     text = f"it follows the batch {found.id}, {batch_words(record.value)}"
     failed = record.value.failed and not record.value.pending
-    mend = f"qframe retry-batch {found.id}" if failed else ""
+    mend = command("retry-batch", found.id) if failed else ""
     why.add("blocked" if failed else "before it", text, record.at, mend)
 
 

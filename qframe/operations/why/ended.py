@@ -13,7 +13,7 @@ from qframe.features.reserved import ReservedJob
 from qframe.operations.jobs import FilteredMessage
 from qframe.operations.running import RunsOn
 from qframe.operations.why.look import ConnectionLook
-from qframe.operations.why.reason import Reasons, ago, together
+from qframe.operations.why.reason import Reasons, ago, command, together
 from qframe.operations.why.takers import place
 from qframe.operations.why.waits import UnreservedJob
 from qframe.payload import envelope, tracebacks
@@ -31,8 +31,8 @@ def failed(record: FailedJob, look: ConnectionLook | None, at: float, why: Reaso
     error = one_line(tracebacks.brief_of(record.exception, 300), 300)
     tries = f"at attempt {record.attempts}" if record.attempts else "before its first attempt"
     text = f"it failed {ago(record.failed_at)}{where}, {tries}: {error}"
-    uuid = record.uuid
-    why.add("failed", text, at, f"qframe retry {uuid}, or: qframe forget {uuid}")
+    retry, forget = command("retry", record.uuid), command("forget", record.uuid)
+    why.add("failed", text, at, f"{retry}, or: {forget}")
     if look is not None and look.connection.context.signer is not None:
         message = UnreservedJob(record.queue, "", record.payload, 0)
         reserved = ReservedJob(look.connection.context, message)

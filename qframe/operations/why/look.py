@@ -16,6 +16,7 @@ from qframe.exceptions import BackendUnavailable
 from qframe.operations.activity import Activity
 from qframe.operations.board import Board
 from qframe.operations.queues import PauseNote
+from qframe.payload.text import is_queue_name
 from qframe.worker import queue_facts, roster
 from qframe.worker.roster import Entry
 
@@ -90,7 +91,7 @@ class ConnectionLook:
         return self.read(keys, lambda: self.connection.store.get(*keys))
 
     def sizes(self, queue: str) -> ReadAt[Sizes | None]:
-        if Capability.SIZE not in self.able:
+        if Capability.SIZE not in self.able or not is_queue_name(queue):  # other programs name any
             return ReadAt(None, time.time())
         return self.read(("sizes", queue), lambda: self.connection.sizes(queue))
 

@@ -16,7 +16,7 @@ from qframe.operations import jobs, schedules
 from qframe.operations.board import Board
 from qframe.operations.why import of_code, of_queue, permits
 from qframe.operations.why.look import ConnectionLook
-from qframe.operations.why.reason import Explanation, Reasons, together
+from qframe.operations.why.reason import Explanation, Reasons, command, together
 from qframe.payload.text import count_of, one_line
 from qframe.payload.timing import lasting
 
@@ -118,14 +118,14 @@ def _schedules(look: ConnectionLook, job: str, why: Reasons) -> None:
         name = one_line(each.name, 100)
         if each.refused:
             text = f"its schedule {name} is refused: {each.refused}"
-            why.add("schedule off", text, read.at, f"qframe schedule sign '{name}'")
+            why.add("schedule off", text, read.at, command("schedule", "sign", name))
         elif each.paused:
             text = f"its schedule {name} is paused: it makes no jobs"
-            why.add("schedule off", text, read.at, f"qframe schedule resume '{name}'")
+            why.add("schedule off", text, read.at, command("schedule", "resume", name))
         elif each.late_seconds > 60:  # noqa: PLR2004 (a minute)
             late = lasting(each.late_seconds)
             text = f"its schedule {name} was due {late} ago, and no worker has made the job"
-            why.add("schedule off", text, read.at, f"qframe work {look.name}")
+            why.add("schedule off", text, read.at, command("work", look.name))
         elif each.next_at:
             text = f"its schedule {name} makes the next job at {each.next_at} UTC"
             why.add("schedule", text, read.at)
@@ -145,4 +145,4 @@ def _failures(look: ConnectionLook, job: str, why: Reasons) -> None:
     failed = sum(each.count for each in causes)
     many = count_of(failed, "job of it has", "jobs of it have")
     text = f"{many} failed, most with {one_line(first.error, 200)}, last at {first.last_at} UTC"
-    why.add("causes", text, at, f"qframe failed --where 'cause:{first.cause}'")
+    why.add("causes", text, at, command("failed", "--where", f"cause:{first.cause}"))

@@ -9,7 +9,7 @@ from qframe.features.group import Group
 from qframe.operations import one_job
 from qframe.operations.jobs import FilteredMessage
 from qframe.operations.why.look import ConnectionLook
-from qframe.operations.why.reason import Reasons, ago, together
+from qframe.operations.why.reason import Reasons, ago, command, together
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 from qframe.payload.timing import lasting
@@ -51,7 +51,7 @@ def _holders(look: ConnectionLook, uuids: list[str]) -> tuple[str, str]:
     for uuid in uuids[:_NAMED]:
         text, failed = standing(look, uuid)
         if failed:
-            mend = mend or f"qframe retry {uuid}, or: qframe forget {uuid}"
+            mend = mend or f"{command('retry', uuid)}, or: {command('forget', uuid)}"
         words.append(f"{uuid}, {text}")
     if len(uuids) > _NAMED:
         words.append(f"{len(uuids) - _NAMED} others")

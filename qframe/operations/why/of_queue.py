@@ -11,7 +11,7 @@ from qframe.operations.board import Board
 from qframe.operations.queues import RATES_OVER
 from qframe.operations.why import ended, on_hold, permits, takers, turn
 from qframe.operations.why.look import ConnectionLook, Pause
-from qframe.operations.why.reason import Explanation, Reasons, ago, until
+from qframe.operations.why.reason import Explanation, Reasons, ago, command, until
 from qframe.payload.text import count_of, one_line
 from qframe.payload.timing import lasting
 from qframe.worker import queue_facts
@@ -29,7 +29,7 @@ def explain(look: ConnectionLook, queue: str) -> Explanation:
     if counts is not None and counts.buried:
         many = count_of(counts.buried, "job is", "jobs are")
         text = f"{many} buried, until somebody kicks them"
-        why.add("buried", text, sizes.at, f"qframe kick {look.name} --queue {queue}")
+        why.add("buried", text, sizes.at, command("kick", look.name, "--queue", queue))
     if counts is not None and not counts.total:
         ended.elsewhere(look, queue, why)
     _flows(look, queue, counts, why)
@@ -65,7 +65,7 @@ def paused(look: ConnectionLook, queue: str, why: Reasons) -> None:
         words = f"{what} is paused{_by(found.value)}"
         if not name:
             words += "; workers with --force go on"
-        mend = f"qframe resume {name} --connection {look.name}".replace("  ", " ")
+        mend = command("resume", *filter(None, [name]), "--connection", look.name)
         why.add("paused", words, found.at, mend)
 
 

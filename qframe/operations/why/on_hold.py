@@ -10,7 +10,7 @@ from qframe.operations import holds
 from qframe.operations.holds import HoldState
 from qframe.operations.jobs import FilteredMessage
 from qframe.operations.why.look import ConnectionLook
-from qframe.operations.why.reason import Reasons
+from qframe.operations.why.reason import Reasons, command
 from qframe.payload.text import one_line
 from qframe.payload.timing import lasting
 
@@ -50,4 +50,4 @@ def _by(hold: HoldState) -> str:
 
 
 def _ends(hold: HoldState) -> str:
-    return f"qframe unhold {hold.id} --connection {hold.connection}"
+    return command("unhold", hold.id, "--connection", hold.connection)

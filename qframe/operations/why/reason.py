@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel
 
+from qframe.payload.text import one_line, printable
 from qframe.payload.timing import iso, lasting
 
 Level = Literal["mend", "wait", "fine"]
@@ -59,6 +61,8 @@ _LEVELS: dict[str, Level] = {
 }
 """All kinds of reasons, the first to mend first; and whether somebody has to mend it."""
 _ORDER = [*_LEVELS]
+_LONGEST = 2000
+"""Characters of a sentence that are shown: names of other programs may be long."""
 
 
 class Reason(BaseModel):
@@ -126,7 +130,8 @@ class Reasons:
     def add(self, kind: str, text: str, at: float, mend: str = "") -> None:
         """Adds a sentence about what was read at a moment (epoch seconds)."""
         level = _LEVELS.get(kind, "wait")  # a middleware of a program may have a kind of its own
-        self.found.append(Reason(kind=kind, text=text, mend=mend, level=level, read_at=clock(at)))
+        said = {"text": printable(text, _LONGEST), "mend": printable(mend, _LONGEST)}
+        self.found.append(Reason(kind=kind, **said, level=level, read_at=clock(at)))
 
     def cannot_know(self, text: str) -> None:
         """Adds what cannot be known, once."""
@@ -169,6 +174,11 @@ class Reasons:
             read_at=clock(self.began),
             seconds=round(max(0.0, time.time() - self.began), 3),
         )
+
+
+def command(*words: str) -> str:
+    """Returns a command to copy: names of other programs are quoted for the shell."""
+    return shlex.join(("qframe", *(one_line(each, 300) for each in words)))
 
 
 def clock(epoch: float) -> str:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from qframe.exceptions import ConfigurationError
 from qframe.operations.why.look import ConnectionLook, others
-from qframe.operations.why.reason import Reasons, ago, together
+from qframe.operations.why.reason import Reasons, ago, command, together
 from qframe.payload.text import count_of, is_queue_pattern, one_line
 from qframe.payload.timing import lasting
 from qframe.worker.control import QUIET, STOP, order_key
@@ -98,7 +98,7 @@ def _died(look: ConnectionLook, queue: str, working: Sequence[Entry], why: Reaso
     names = together(f"{place(each)}, last seen {ago(each.beat_at)}" for each in lost)
     died = f"{count_of(len(lost), 'worker', 'workers')} of {queue} died: {names}"
     if not working:
-        start = f"qframe work {look.name} --queue {queue}"
+        start = command("work", look.name, "--queue", queue)
         why.add("worker died", died, dead.at, f"start it again, or: {start}")
     else:
         left = count_of(len(working), "worker is", "workers are")
@@ -108,7 +108,7 @@ def _died(look: ConnectionLook, queue: str, working: Sequence[Entry], why: Reaso
 def _nobody(look: ConnectionLook, queue: str, why: Reasons) -> None:
     entries = look.entries()
     living = [each for each in entries.value if not each.is_gone]
-    start = f"qframe work {look.name} --queue {queue}"
+    start = command("work", look.name, "--queue", queue)
     if not living:
         why.add("no worker", f"no worker of {look.name} runs", entries.at, start)
     else:

@@ -15,7 +15,7 @@ from qframe.operations import steps
 from qframe.operations.jobs import FilteredMessage
 from qframe.operations.why import of_code, of_group, on_hold
 from qframe.operations.why.look import ConnectionLook
-from qframe.operations.why.reason import Reasons, ago, until
+from qframe.operations.why.reason import Reasons, ago, command, until
 from qframe.payload import envelope, tracebacks
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso
@@ -70,7 +70,7 @@ def _placed(
     place = None if job.found is None else job.found.place
     before = _last_attempt(history)
     if place is Place.BURIED:
-        mend = f"qframe kick {look.name} --queue {job.queue}"
+        mend = command("kick", look.name, "--queue", job.queue)
         why.add("buried", f"it is buried, and stays so until somebody kicks it{before}", at, mend)
     elif place is Place.DELAYED:
         due = None if job.found is None else job.found.at
@@ -142,4 +142,4 @@ def _events(look: ConnectionLook, job: FilteredMessage, why: Reasons) -> None:
     if waited.value is not None and waited.value.event:
         name = one_line(waited.value.event, 100)
         text = f"it waits for the event {name!r} {until(waited.value.until)}"
-        why.add("event", text, waited.at, f"qframe event {job.uuid} {name}")
+        why.add("event", text, waited.at, command("event", job.uuid, name))
