@@ -214,7 +214,7 @@ def test_a_pause_names_who_made_it_from_where_when_and_until_when(here: Connecti
 
 def test_the_pause_of_a_connection_is_told_and_one_without_a_name(here: Connection) -> None:
     uuid = dispatch(Plain()).send()
-    operations.pause(here)
+    operations.pause(here, who="ops", where="the page")
     here.store.set(pause_key("here"), f"{time.time() - 60:.3f}")  # by another version
     made = why(uuid)
     assert said(made, "paused") == (

@@ -151,6 +151,6 @@ def elsewhere(look: ConnectionLook, queue: str, why: Reasons) -> None:
         same = queue in names
         if queue and not same:
             continue
-        shown = f"a queue {queue}" if same else f"queues ({together(names)})"
-        text = f"there is {shown} under another prefix, {prefix!r}: do its pushers write there?"
+        shown = f"is a queue {queue}" if same else f"are queues ({together(names)})"
+        text = f"there {shown} under another prefix, {prefix!r}: do its pushers write there?"
         why.add("elsewhere", text, found.at, f"set prefix = {prefix!r}, or theirs to this one's")
