@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from qframe.contracts.backend import Backend, Capability, Health, Timing
 from qframe.contracts.queue import Sizes
-from qframe.contracts.step import Reservation, Result, Step
+from qframe.contracts.step import LOST, Reservation, Result, Step
 from qframe.drivers.attempt_log import AttemptEntry
 from qframe.drivers.broker.backend import BrokerBackend
 from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 from qframe.drivers.broker.start_log import StartLog
 from qframe.drivers.guard import guarded
 from qframe.drivers.rabbitmq import celery, checks
-from qframe.drivers.rabbitmq.consumer import Consumer, Consumers
+from qframe.drivers.rabbitmq.consumer import Consumer, Consumers, Proof
 from qframe.drivers.rabbitmq.delivery import Delivery
 from qframe.drivers.rabbitmq.publisher import Publishers
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
@@ -34,6 +35,13 @@ log = logging.getLogger("qframe")
 _RESERVED = "amq."
 _UNNOTED = 10
 """Deliveries up to which a message counts as started only by what was noted."""
+
+
+class _Unanswered(threading.local):
+    """The results of a thread that the server has yet to confirm."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Consumer, Proof, list[Result], Callable[[list[Result]], None]]] = []
 
 
 class RabbitmqBackend(BrokerBackend):
@@ -63,6 +71,7 @@ class RabbitmqBackend(BrokerBackend):
         self.settings = settings
         self._publishers = Publishers(settings)
         self._consumers = Consumers(settings)
+        self._unanswered = _Unanswered()
         self._starts = StartLog(f"started:{name[:100]}", facts)
         self._management: Management | None = None
         if settings.management is not None:
@@ -140,8 +149,41 @@ class RabbitmqBackend(BrokerBackend):
     def reserve(
         self, queues: Sequence[str], limit: int = 1, *, first: Sequence[Step] = ()
     ) -> tuple[list[Reservation], list[Result]]:
-        with guarded, self._consumers.mine.proved_together():
-            return super().reserve(queues, limit, first=first)
+        consumer = self._consumers.mine
+        with guarded:
+            with consumer.proved_later():
+                found = super().reserve(queues, limit, first=first)
+            consumer.prove()
+            self.read_replies()
+            return found
+
+    def apply(self, *steps: Step) -> list[Result]:
+        results = super().apply(*steps)
+        if self._unanswered.calls and not self._consumers.mine.is_proved_later:
+            self.read_replies()
+        return results
+
+    def apply_async(self, steps: Sequence[Step], on_result: Callable[[list[Result]], None]) -> None:
+        """Apply steps. Whether their acknowledgements have arrived shows with the next request."""
+        self.read_replies()
+        consumer = self._consumers.mine
+        with guarded, consumer.proved_later():
+            results = super().apply(*steps)
+        if consumer.is_unproved:
+            self._unanswered.calls.append((consumer, consumer.proof, results, on_result))
+        else:
+            on_result(results)
+
+    def read_replies(self) -> None:
+        calls, self._unanswered.calls = self._unanswered.calls, []
+        for consumer, proof, results, on_result in calls:
+            with guarded, suppress(BackendUnavailable):
+                consumer.prove()
+            on_result(results if proof.is_given else [LOST] * len(results))
+
+    def wait(self, queues: Sequence[str], timeout: float, wake: int | None = None) -> None:
+        self.read_replies()
+        super().wait(queues, timeout, wake)
 
     def note_first_starts(self, jobs: Sequence[BrokerJob]) -> None:
         for consumer, group in groupby(jobs, lambda each: each.delivery[0]):

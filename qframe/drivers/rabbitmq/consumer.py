@@ -50,6 +50,12 @@ class _MessageFlow(NamedTuple):
     """How many of its messages may be unacknowledged."""
 
 
+class Proof:
+    """Whether the server has got acknowledgements; never, if the connection is lost before."""
+
+    is_given = False
+
+
 class Consumer(RabbitmqConnection):
     """One connection with one channel. One thread receives; others may settle and renew.
 
@@ -76,12 +82,14 @@ class Consumer(RabbitmqConnection):
         """How many messages a consumer gets, as the channel was told; 0: not told, any number."""
         self._long: set[str] = set()
         """The queues of which several messages came the last time several were asked for."""
-        self._is_unproved = False
+        self.is_unproved = False
         """Whether the server has answered nothing since the last acknowledgement."""
         self.started = StartedHere()
         """What this connection has started, and not ended for certain."""
         self._acknowledged: list[str] = []
         """The ids of messages whose acknowledgements are unproved."""
+        self.proof = Proof()
+        """Of the acknowledgements that are sent now."""
         self._proves_later = 0
         """The thread whose acknowledgements are followed by another request."""
         self._heard = (0, 0.0)
@@ -106,7 +114,7 @@ class Consumer(RabbitmqConnection):
         for job in held.values():
             job.end()
         self._arrived, self._flow, self._queue_of = [], None, {}
-        self.started, self._acknowledged = StartedHere(), []
+        self.started, self._acknowledged, self.proof = StartedHere(), [], Proof()
 
     def beat(self) -> None:
         """Send a sign of life, and look whether the server has closed the connection."""
@@ -353,9 +361,9 @@ class Consumer(RabbitmqConnection):
             try:
                 self._acknowledge([each.delivery[1] for each in ours])
                 self._acknowledged += [each.id for each in ours]
-                self._is_unproved = not self._is_waiting
+                self.is_unproved = not self._is_waiting
                 is_plain = not any(each.logged for each in ours)
-                if not (is_plain and self._proves_later == threading.get_ident()):
+                if not (is_plain and self.is_proved_later):
                     self._prove()
             except FAULTS as error:
                 raise self.lost(error) from error
@@ -371,7 +379,7 @@ class Consumer(RabbitmqConnection):
         self.write(acknowledgements(self._channel.channel_id, tags, first))
 
     @contextmanager
-    def proved_together(self) -> Iterator[None]:
+    def proved_later(self) -> Iterator[None]:
         """Let this thread's acknowledgements in the block be answered by the requests after them.
 
         What was noted of a job is forgotten only behind an answer: such a job is not among them.
@@ -381,6 +389,14 @@ class Consumer(RabbitmqConnection):
             yield
         finally:
             self._proves_later = 0
+
+    @property
+    def is_proved_later(self) -> bool:
+        """Whether this thread is in such a block."""
+        return self._proves_later == threading.get_ident()
+
+    def prove(self) -> None:
+        """Wait for an answer, unless there was one since the last acknowledgement."""
         with self.lock:
             try:
                 self._prove()
@@ -388,24 +404,25 @@ class Consumer(RabbitmqConnection):
                 raise self.lost(error) from error
 
     def _prove(self) -> None:
-        """Wait for an answer, unless there was one since the last acknowledgement."""
-        if self._is_unproved:
+        if self.is_unproved:
             self._open().basic_qos(0, self._window, a_global=False)
             self._note_answer()
 
     def _note_answer(self) -> None:
         """Note that the server has got all acknowledgements."""
-        self._is_unproved = False
+        self.is_unproved = False
+        self.proof.is_given = True
+        self.proof = Proof()
         if self._acknowledged:
             self.started.end(self._acknowledged)
             self._acknowledged = []
 
     def _open(self) -> Any:  # noqa: ANN401 (as above)
         """Return the channel; as long as acknowledgements are unproved, no other than theirs."""
-        if not self._is_unproved:
+        if not self.is_unproved:
             return self.open()
         if self._channel is None:
-            self._is_unproved = False
+            self.is_unproved = False
             raise BackendUnavailable(f"{self.where}: the connection was lost")
         return self._channel
 

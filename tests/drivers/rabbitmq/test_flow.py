@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qframe.contracts.step import Outcome, Release, Start, Step
+from qframe.contracts.step import APPLIED, LOST, Outcome, Release, Result, Start, Step
 from qframe.drivers.broker.message import BrokerJob
 from qframe.drivers.rabbitmq import consumer
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
@@ -121,3 +121,31 @@ def test_a_message_that_comes_again_and_again_counts_as_the_server_counts(
     assert job is not None
     job.attempts, job.deliveries = 10, 11
     assert backend.starts_before(job, None) == 10
+
+
+def test_what_is_not_waited_for_is_answered_by_the_next_request(
+    backend: RabbitmqBackend,
+) -> None:
+    push(backend, b"1", b"2", b"3")
+    answers: list[list[Result]] = []
+    jobs = some(backend, 3)
+    backend.apply_async([jobs[0].delete()], answers.append)
+    assert answers == []
+    backend.read_replies()
+    assert answers == [[APPLIED]]
+    backend.apply_async([jobs[1].delete()], answers.append)
+    assert do(backend, jobs[2], Release(0)) is Outcome.APPLIED
+    assert answers == [[APPLIED]] * 2
+
+
+def test_an_acknowledgement_that_was_lost_is_not_said_to_be_done(
+    backend: RabbitmqBackend, connect: Connect
+) -> None:
+    push(backend, b"1", b"2")
+    answers: list[list[Result]] = []
+    jobs = some(backend, 2)
+    jobs[0].delivery[0]._channel.basic_ack(4711)  # no such delivery: the channel is closed
+    backend.apply_async([jobs[0].delete()], answers.append)
+    backend.read_replies()
+    assert answers == [[LOST]]
+    assert len([again(connect()), again(connect())]) == 2
