@@ -25,7 +25,7 @@ from qframe import (
     send_event,
 )
 from qframe.connection import Connection
-from qframe.contracts.backend import Backend
+from qframe.contracts.backend import Backend, Timing
 from qframe.contracts.browsing import Place
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import History
@@ -57,8 +57,10 @@ from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
 from qframe.schedules.state import ScheduleProgress
 from qframe.testing import drain, travel
 from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
 from tests.support.sql_server import SqlServer
+from tests.support.sqs_server import SqsServer
 
 RAN: list[str] = []
 """What the jobs below have done, on whichever connection."""
@@ -101,19 +103,29 @@ def _jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 def settings(kind: str, fresh: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
     if kind == "sqlite":
         return {"driver": "database", "url": f"sqlite:///{fresh}/jobs.sqlite3"}
+    if kind in {"postgres", "mariadb"}:
+        database: SqlServer = request.getfixturevalue(f"{kind}_running")
+        return {"driver": "database", "url": database.prepared()}
+    found: dict[str, Any] = {"driver": kind}
     if kind == "redis":
         server: RedisServer = request.getfixturevalue("redis_running")
         server.command("FLUSHALL")
-        return {"driver": "redis", "url": server.url}
-    if kind == "postgres":
-        database: SqlServer = request.getfixturevalue("postgres_running")
-        return {"driver": "database", "url": database.prepared()}
-    if kind == "beanstalkd":
+        found["url"] = server.url
+    elif kind == "rabbitmq":
+        rabbitmq: RabbitmqServer = request.getfixturevalue("rabbitmq_running")
+        found |= {"prefix": f"m{next(_PREFIXES)}.", **rabbitmq.settings}
+    elif kind == "sqs":
+        sqs: SqsServer = request.getfixturevalue("sqs_running")
+        sqs.empty()
+        sqs.timing = Timing()
+        found |= {"block_for": 1, **sqs.settings}
+    elif kind == "beanstalkd":
         beanstalkd: BeanstalkdServer = request.getfixturevalue("beanstalkd_server")
-        return dict(beanstalkd.settings)
-    return {"driver": "memory"}
+        found |= beanstalkd.settings
+    return found
 
 
+_PREFIXES = itertools.count()
 Site = Callable[..., QueueManager]
 
 
@@ -162,9 +174,10 @@ def attempted(place: Connection, end: Operation) -> None:
 
 
 PAIRS = ["memory to memory", "sqlite to redis", "redis to postgres"]
+WITH_MARIADB = [*PAIRS, "redis to mariadb"]
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", WITH_MARIADB)
 def test_each_job_moves_as_it_is(site: Site, pair: str) -> None:
     queues = site(pair)
     old, new = queues.connection("old"), queues.connection("new")
@@ -363,6 +376,37 @@ def test_a_server_without_a_store_gives_and_takes_what_is_ready(site: Site, pair
         assert move(queues, wait=True) == {("buried", "stays"): 1}
     drain("new", raises=True)
     assert RAN == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "sqs to sqlite",
+        "sqlite to sqs",
+        pytest.param("rabbitmq to sqlite", marks=pytest.mark.slow),  # it takes long to start
+        pytest.param("sqlite to rabbitmq", marks=pytest.mark.slow),
+    ],
+)
+def test_a_broker_gives_and_takes_what_is_ready(site: Site, pair: str) -> None:
+    one_store = {"driver": "database"}
+    queues = site(pair, store=one_store, failed=one_store)
+    old, new = queues.connection("old"), queues.connection("new")
+    dispatch(MovedJob(name="tried")).send()
+    attempted(old, Release(notes=b'{"attempts":[]}'))
+    unique = dispatch(MovedUnique(name="unique")).send()
+    chain([MovedJob(name="1"), MovedJob(name="2")]).dispatch()
+    dispatch(MovedJob(name="later")).delay(3600).send()
+    moved = Counter(move(queues, "default"))
+    from_broker = not pair.startswith("sqlite")
+    assert moved["ready", "moved"] == 3
+    assert moved["delayed", "stays" if from_broker else "moved"] == 1
+    assert dispatch(MovedUnique(name="unique")).on_connection("new").send() == unique
+    jobs, _ = new.backend.reserve(["default"], 10)
+    assert sorted(each.attempts for each in jobs) == [0, 0, 1]
+    new.backend.apply(*(job.release() for job in jobs))
+    drain("new", ["default"], raises=True)
+    assert sorted(RAN) == ["1", "2", "tried", "unique"]
+    queues.close()
 
 
 def test_a_chain_is_not_lost_if_another_worker_gets_its_job_between_two_parts(
@@ -685,7 +729,7 @@ def test_flows_and_batches_within_others_move_wherever_they_are(site: Site, jobs
     assert move(queues) == {}
 
 
-@pytest.mark.parametrize("pair", PAIRS[1:])
+@pytest.mark.parametrize("pair", ["sqlite to redis", "mariadb to postgres"])
 def test_a_flow_moves_to_another_kind_of_store(site: Site, pair: str) -> None:
     queues = site(pair, signing_key="k" * 32)
     identity = everything()
