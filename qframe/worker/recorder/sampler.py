@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from types import BuiltinFunctionType
 
 from qframe.worker.recorder import stacks
 from qframe.worker.recorder.memory import JobRing
@@ -40,8 +41,10 @@ def sample(
                         ring.saw(stack)
             due = max(due + every, time.monotonic() + every / 2)
 
-    with suppress(RuntimeError):  # the system allows no more
-        _thread.start_new_thread(work, ())
+    start = _thread.start_new_thread
+    if isinstance(start, BuiltinFunctionType):  # else gevent's, which makes no thread
+        with suppress(RuntimeError):  # the system allows no more
+            start(work, ())
     return wait.release
 
 

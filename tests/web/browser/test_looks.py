@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 from qframe import Flow, batch, manager
+from qframe.contracts.recording import Recording, SeenStack, UsedPoint
 from qframe.operations import retries
 from qframe.retries.terms import RetryTerms
 from qframe.retries.watched import ChosenJob
@@ -54,6 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
         failed(project, 3)
         gone = ChosenJob("gone", 1.0, 1)
         retries.start(project.manager, RetryTerms.read(), [gone], f"class {LONG}", "ops")
+        recorded(project)
         manager.use(project.manager)
         begin(batch(Fails(number=each) for each in range(3)).name("three").on_queue("x"))
         flow = Flow("a flow").on_queue("x")
@@ -74,6 +77,22 @@ def bare(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterato
     """Give a page of a project in which nothing has happened yet."""
     with DatabaseProject(tmp_path_factory.mktemp("bare")) as project:
         yield serve(project)
+
+
+def recorded(project: DatabaseProject) -> None:
+    """Give the failed jobs what is kept of a killed one."""
+    kept = Recording(
+        attempt=1,
+        summary=f"killed by SIGKILL, 1.9 GB of 2 GB, in {LONG} at import.py:88",
+        log=("x" * 400, "12:00:00.000 WARNING app: about to"),
+        stacks=(SeenStack((0.3, 1.3), (f"/{'deep/' * 40}import.py:88 handle",)),),
+        curve=tuple(UsedPoint(9.0 - n, 100.0 * n, n % 2 / 2) for n in range(10)),
+        memory_events={"oom_kill": 1},
+        limit=2048.0,
+    )
+    store = project.manager.failed_store("database")
+    for record in [*store.all()]:
+        store.add(replace(record, history=record.history.recorded(kept)))
 
 
 def one_failed(window: Window) -> str:
