@@ -19,6 +19,10 @@ class Mail(Queueable):
     def handle(self) -> None: ...
 
 
+class Kept(Mail):
+    track = True
+
+
 def reasons(html: str) -> list[str]:
     """Give the sentences of a page, and what mends each."""
     lists = re.findall(r"<ol class=\"reasons\">(.*?)</ol>", html, re.DOTALL)
@@ -99,6 +103,11 @@ def test_the_api_gives_the_same(small: Site) -> None:
     assert small.client(lambda _: "none").get("/api/v1/why/mail").status_code in {401, 403}
 
 
-def test_a_job_that_has_failed_has_no_such_part(small: Site) -> None:
+def test_a_job_that_has_failed_or_is_done_has_no_such_part(small: Site) -> None:
     small.keep("f-1")
     assert "Why it does not run" not in small.client().get("/jobs/f-1").text
+    uuid = dispatch(Kept()).send()
+    small.queue.cancel(uuid)
+    page = small.client().get(f"/jobs/{uuid}")
+    assert page.status_code == 200
+    assert "Why it does not run" not in page.text

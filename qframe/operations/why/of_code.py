@@ -41,8 +41,8 @@ def declared(look: ConnectionLook, name: str, why: Reasons) -> type[JobDefinitio
             why.cannot_know(one_line(text, 300))
     elif found is None:
         why.cannot_know(
-            "the limits that its class declares: its code is not imported here; "
-            "`qframe why` beside the code looks at them"
+            "the limits that its class declares: its code is not imported here; the command "
+            "qframe why, beside the code, looks at them"
         )
     return found
 

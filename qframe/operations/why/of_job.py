@@ -45,11 +45,13 @@ def explain(board: Board, uuid: str, found: Located, at: float, *, imports: bool
 def of_page(board: Board, uuid: str, connection: str, queue: str) -> Explanation | None:
     """Returns why a job does not run, for its page, which is read again in a moment.
 
-    None if it is not known, or runs.
+    None if it is not known, runs, or has ended.
     """
     at = time.time()
     found = one_job.locate(board, uuid, connection, queue)
-    if found.running is not None or not (found.waiting or found.status):
+    if found.running is not None or found.record is not None:
+        return None
+    if found.waiting is None and (found.status is None or found.status.is_final):
         return None
     return _explained(board, uuid, found, at, imports=False, quick=True)
 
