@@ -108,7 +108,7 @@ class Wanted(BaseModel):
         """From where it is asked for, in words."""
         return self._where
 
-    @field_validator("connection", "queue", "uuids", "filter", "id")
+    @field_validator("connection", "queue", "uuids", "filter", "id", "reason")
     @classmethod
     def _can_be_text(cls, value: T) -> T:
         if "\0" in "".join(value if isinstance(value, list) else [str(value)]):

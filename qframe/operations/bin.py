@@ -16,7 +16,7 @@ from qframe.contracts.failed import FailedJob
 from qframe.contracts.status import State
 from qframe.contracts.step import Outcome, Release, Set, Step, Unset
 from qframe.drivers.failed_store import FailedStore
-from qframe.exceptions import InvalidPayload, LeaseLost
+from qframe.exceptions import ConfigurationError, InvalidPayload, LeaseLost
 from qframe.features import binned, in_line
 from qframe.features.base import End
 from qframe.features.binned import BinAct, BinEntry, BinFeature, batch_named
@@ -64,10 +64,11 @@ class BinAction:
 
     def of_failed(self, record: FailedJob) -> Binning | None:
         """Returns the bin for a failed job; None if its connection is not configured any more."""
-        known = {self.manager.settings.default, *self.manager.settings.connections}
-        if record.connection not in known:
+        try:
+            connection = self.manager.connection(record.connection)
+        except ConfigurationError:
             return None
-        return self.at(self.manager.connection(record.connection))
+        return self.at(connection)
 
     def forget(self, store: FailedStore, record: FailedJob) -> bool:
         """Removes the record of a failed job. Returns whether it existed."""
@@ -84,6 +85,12 @@ class BinAction:
         """How many jobs are in the bins."""
         return sum(each.act.jobs for each in self._at.values())
 
+    def _only(self) -> str:
+        """Returns the option without which a command would not look at the connection."""
+        settings = self.manager.settings
+        others = {*self._at}.difference([settings.default, *settings.connections])
+        return f" --connection {min(others)}" if others else ""
+
     def told(self) -> str:
         """Returns in words what can be taken back, to follow what was done; "" for nothing."""
         lost = Counter[str]()
@@ -92,7 +99,8 @@ class BinAction:
         parts = []
         if self.kept:
             minutes = self.manager.settings.bin.seconds / 60
-            parts.append(f"qframe undo {self.id} takes it back within {minutes:g} min")
+            command = f"qframe undo {self.id}{self._only()}"
+            parts.append(f"{command} takes it back within {minutes:g} min")
         if self._is_on and self.manager.settings.bin.seconds:
             parts += [f"{count:,} for good: {why}" for why, count in lost.most_common(3)]
         return "; ".join(parts)

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
@@ -162,30 +163,44 @@ def _brought_back(connection: Connection, id: str) -> int:  # noqa: A002 (as abo
     for passed in range(1 if joint else _PASSES):
         if passed:
             time.sleep(_PAUSE)
-        after, prefix = "", facts.aside_key(connection.name, id)
-        while page := connection.backend.scan(prefix, _PAGE, after):
-            woken = _woken(connection, [(key[len(prefix) :], text) for key, text in page])
-            is_last = joint or passed == _PASSES - 1
-            over = [key for key, _ in page if is_last or key[len(prefix) :] in woken]
-            if over:
-                connection.backend.apply(Step(None, *map(Unset, over)))
-            count, after = count + len(woken), page[-1][0]
+        aside = _aside(connection, id)
+        woken = _woken(connection, aside)
+        is_last = joint or passed == _PASSES - 1
+        over = [Unset(each.key) for each in aside if is_last or each.name in woken]
+        for start in range(0, len(over), _AT_ONCE):
+            connection.backend.apply(Step(None, *over[start : start + _AT_ONCE]))
+        count += len(woken)
     return count
 
 
-def _woken(connection: Connection, aside: Sequence[tuple[str, str]]) -> set[str]:
-    """Makes some jobs ready. Returns the names of those that were delayed."""
+class _Aside(NamedTuple):
+    """A job that is set aside."""
+
+    key: str
+    name: str
+    queue: str
+    handle: str
+
+
+def _aside(connection: Connection, id: str) -> list[_Aside]:  # noqa: A002 (as above)
+    found: list[_Aside] = []
+    after, prefix = "", facts.aside_key(connection.name, id)
+    while page := connection.backend.scan(prefix, _PAGE, after):
+        for key, text in page:
+            found.append(_Aside(key, key[len(prefix) :], *(facts.place_of(text) or ("", ""))))
+        after = page[-1][0]
+    return found
+
+
+def _woken(connection: Connection, aside: Sequence[_Aside]) -> set[str]:
+    """Makes jobs ready. Returns the names of those that were delayed."""
     backend, woken = connection.backend, set[str]()
     sought: dict[str, set[str]] = {}
-    for name, text in aside:
-        place = facts.place_of(text)
-        if place is None:
-            continue
-        queue, handle = place
-        if not handle:
-            sought.setdefault(queue, set()).add(name)
-        elif backend.wake(queue, handle):
-            woken.add(name)
+    for each in aside:
+        if not each.handle:
+            sought.setdefault(each.queue, set()).add(each.name)
+        elif backend.wake(each.queue, each.handle):
+            woken.add(each.name)
     if Capability.SEARCH in connection.capabilities:
         for queue, names in sought.items():
             woken |= _released(connection, queue, names)
@@ -193,25 +208,32 @@ def _woken(connection: Connection, aside: Sequence[tuple[str, str]]) -> set[str]
 
 
 def _released(connection: Connection, queue: str, names: set[str]) -> set[str]:
-    """Makes the delayed jobs of a queue ready that have one of these names. Returns their names."""
-    found: list[Found] = []
-    after = ""
-    while True:
-        page = connection.backend.browse(queue, Place.DELAYED, _PAGE, after)
-        found += [each for each in page.found if facts.uuid_in(each.raw_body) in names]
-        after = page.after
-        if not after:
-            break
-    done: set[str] = set()
-    for start in range(0, len(found), _AT_ONCE):
-        taken: list[tuple[str, Reservation]] = []
-        for each in found[start : start + _AT_ONCE]:
-            reservation = connection.backend.take(each)
-            if reservation is not None:
-                taken.append((facts.uuid_in(each.raw_body), reservation))
-        if taken:
-            steps = [Step(reservation, Release()) for _, reservation in taken]
-            results = connection.backend.apply(*steps)
-            pairs = zip(taken, results, strict=True)
-            done |= {name for (name, _), result in pairs if result.applied}
+    """Makes the delayed jobs of a queue ready that have one of these names. Returns their names.
+
+    A page of which some were released is read again: the next jobs have moved into it.
+    """
+    done, left, after = set[str](), {*names}, ""
+    while left:
+        page = connection.backend.browse(queue, Place.DELAYED, _AT_ONCE, after)
+        found = [each for each in page.found if facts.uuid_in(each.raw_body) in left]
+        released = _release(connection, found)
+        done |= released
+        left -= released
+        if not released:
+            after = page.after
+            if not after:
+                break
     return done
+
+
+def _release(connection: Connection, found: Sequence[Found]) -> set[str]:
+    """Makes delayed jobs ready. Returns the names of those that were still there."""
+    taken: list[tuple[str, Reservation]] = []
+    for each in found:
+        reservation = connection.backend.take(each)
+        if reservation is not None:
+            taken.append((facts.uuid_in(each.raw_body), reservation))
+    if not taken:
+        return set()
+    results = connection.backend.apply(*(Step(job, Release()) for _, job in taken))
+    return {name for (name, _), result in zip(taken, results, strict=True) if result.applied}

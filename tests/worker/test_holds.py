@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from qframe import Queueable, QueueManager, chain, dispatch, job_status, manager
+from qframe import (
+    Queueable,
+    QueueManager,
+    Worker,
+    WorkerOptions,
+    chain,
+    dispatch,
+    job_status,
+    manager,
+)
 from qframe.connection import Connection
 from qframe.contracts.step import Set, Step
 from qframe.exceptions import ConfigurationError
@@ -18,7 +28,9 @@ from qframe.features.hold import Hold
 from qframe.operations import holds
 from qframe.operations.jobs import FilteredMessage
 from qframe.testing import drain
+from qframe.worker.holds import WorkerHolds
 from tests.conftest import settings_of
+from tests.support.process import wait_for
 
 RAN: list[Any] = []
 
@@ -90,6 +102,13 @@ def ran() -> Sequence[Any]:
 def only(connection: Connection) -> holds.HoldState:
     (state,) = holds.listed(connection)
     return state
+
+
+def debounced_for(connection: Connection) -> float:
+    ((key, _),) = connection.backend.scan("debounce:")
+    (kept,) = connection.backend.copy(key)
+    assert kept is not None
+    return kept.ttl or 0.0
 
 
 def test_matching_jobs_are_set_aside_and_come_back(connection: Connection) -> None:
@@ -169,13 +188,10 @@ def test_a_lock_lasts_as_long_as_the_hold(memory: Connection) -> None:
 def test_a_debounced_job_is_still_replaced_by_a_later_one(memory: Connection) -> None:
     dispatch(Latest(shop=7)).send()
     time.sleep(0.02)
+    before = debounced_for(memory)
     made = hold(memory, "args.shop:7", 500)
     drain(queues="mail")
-    ((key, _),) = memory.backend.scan("debounce:")
-    (kept,) = memory.backend.copy(key)
-    assert kept is not None
-    assert kept.ttl is not None
-    assert kept.ttl > 450
+    assert debounced_for(memory) > before + 400
     dispatch(Latest(shop=7)).send()
     time.sleep(0.02)
     drain(queues="mail")
@@ -213,8 +229,6 @@ def test_nothing_is_set_aside_for_a_hold_that_has_just_ended(memory: Connection)
     (text,) = memory.backend.read(facts.holds_key("here"))
     assert text is not None
     holds.end(memory, made.id)
-    from qframe.worker.holds import WorkerHolds
-
     known = WorkerHolds("here")
     known.heard(text)  # as a worker that has not looked since
     found = known.of(job)
@@ -243,6 +257,27 @@ def test_held_by_says_which(memory: Connection) -> None:
     (found,) = memory.backend.search("mail", b"Charge")
     (state,) = holds.held_by(memory, FilteredMessage.of("here", found))
     assert state.filter == "args.shop:7"
+
+
+def test_a_worker_that_runs_learns_of_both(memory: Connection) -> None:
+    worker = Worker(manager.default(), WorkerOptions(queues=("mail",), memory=0, sleep=0.01))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        made = hold(memory, "args.shop:7")
+
+        def is_held() -> bool:
+            dispatch(Charge(shop=7)).send()
+            return only(memory).aside > 0
+
+        wait_for(is_held, "the worker to hear of the hold")
+        dispatch(Charge(shop=8)).send()
+        wait_for(lambda: RAN.count((8, 0)) == 1, "a job that is not held")
+        assert holds.end(memory, made.id)
+        wait_for(lambda: memory.sizes("mail").total == 0, "the jobs that were held")
+    finally:
+        worker.stop()
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 
 from qframe import Flow, batch, manager
 from qframe.contracts.recording import Recording, SeenStack, UsedPoint
-from qframe.operations import retries
+from qframe.operations import holds, retries
 from qframe.retries.terms import RetryTerms
 from qframe.retries.watched import ChosenJob
 from tests.support.process import Project, wait_for
@@ -63,6 +63,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
         before = [flow.add(Fails(number=each), name=LONG) for each in range(3)]
         flow.add(Fails(number=4), after=before)
         begin(flow)
+        holds.begin(project.manager.connection("database"), f"class:{LONG}", 600, "ops", "w" * 300)
         manager.use(None)
         project.push("Quick", queue="mail")
         project.push(LONG, queue="mail", user="x" * 300)
