@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,6 +39,11 @@ class Computes(Queueable):
 class Sleeps(Queueable):
     def handle(self) -> None:
         time.sleep(0.03)
+
+
+class Awaits(Queueable):
+    async def handle(self) -> None:
+        await asyncio.sleep(0)
 
 
 class AddsUp(Queueable):
@@ -83,6 +89,11 @@ def test_in_threads_each_job_has_its_own(made: Any) -> None:
     board = worked(made(), Computes(), Sleeps(), concurrency=2)
     found = {each.name: each.processor_seconds or 0 for each in board.usage(1)}
     assert found[f"{__name__}.Computes"] >= 0.02 > found[f"{__name__}.Sleeps"]
+
+
+def test_on_an_event_loop_that_others_share_it_is_not_known(made: Any) -> None:
+    (found,) = worked(made(), Awaits(), Awaits(), concurrency=2).usage(1)
+    assert (found.attempts, found.measured, found.processor_seconds) == (2, 0, None)
 
 
 def test_the_jobs_of_a_chunk_share_its_time(made: Any) -> None:
