@@ -38,6 +38,8 @@ _CANNOT = (
     | Capability.ADOPT | Capability.WAKE | Capability.ORDER
 )  # fmt: skip
 """What several backends together cannot do, whatever each can."""
+_APART = ("table", "schema", "prefix", "suffix")
+"""Settings by which connections to one server have queues of their own."""
 _GLANCE = 0.5
 """Seconds after which a worker that waits on one member looks at the others."""
 _DOUBT_ENDS = KEPT_FOR / 2
@@ -73,6 +75,7 @@ class FailoverBackend(Backend):
         for each in self._members:
             if Capability.RESERVE not in each.backend.capabilities:
                 raise ConfigurationError(f"the connection {each.name!r} keeps no jobs")
+        _check_places(self._members)
         self.capabilities = reduce(and_, (each.capabilities for each in backends)) & ~_CANNOT
         self.capabilities |= Capability.WAIT
         self.timing = backends[0].timing
@@ -357,6 +360,19 @@ class FailoverBackend(Backend):
     def leave(self) -> None:
         for each in self._members:
             each.backend.leave()
+
+
+def _check_places(members: Sequence[Member]) -> None:
+    """Refuse two connections to the same queues: both messages of a job in doubt would run."""
+    seen: dict[tuple[object, ...], str] = {}
+    for each in members:
+        settings = getattr(each.backend, "settings", None)
+        if settings is None:
+            continue  # the memory of this process: each is its own
+        apart = (getattr(settings, name, "") for name in _APART)
+        place = (each.backend.described(), *apart)
+        if (other := seen.setdefault(place, each.name)) != each.name:
+            raise ConfigurationError(f"{other!r} and {each.name!r} are the same place: name one")
 
 
 def _giver(step: Step) -> str:

@@ -12,7 +12,7 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Health
 from qframe.contracts.step import Release, Result, Start, Step
 from qframe.drivers.failover.backend import FailoverBackend
-from qframe.exceptions import BackendUnavailable
+from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.features.context import push_of
 from qframe.jobs.registry import Registry
 from qframe.testing import drain
@@ -110,6 +110,21 @@ def _made(halves: Halves, word: str) -> tuple[Written, Any]:
 
 def _pushing(pushing: Any) -> Step:
     return Step(None, push_of(pushing))
+
+
+@pytest.mark.parametrize(
+    ("driver", "apart"), [("redis", {"prefix": "b:"}), ("beanstalkd", {"port": 11301})]
+)
+def test_two_names_of_the_same_queues_are_refused(driver: str, apart: dict[str, Any]) -> None:
+    one, both = {"driver": driver}, {"driver": "failover", "connections": ["a", "b"]}
+    for more in ({}, apart):
+        connections = {"a": one, "b": {**one, **more}, "both": both}
+        queues = QueueManager({"default": "both", "connections": connections})
+        if more:
+            assert queues.backend("both").described().count(", else ") == 1
+            continue
+        with pytest.raises(ConfigurationError, match="'a' and 'b' are the same place: name one"):
+            queues.backend("both")
 
 
 def test_check_names_the_shortest_time_that_one_of_them_lets_a_job_run(
