@@ -15,16 +15,18 @@ import pytest
 from qframe import Flow, Queueable, QueueManager, batch, bulk, chain, dispatch, manager
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
-from qframe.contracts.step import Bury, Push, Release, Start, Step
+from qframe.contracts.browsing import Place
+from qframe.contracts.step import Bury, Delete, Push, Release, Start, Step
 from qframe.drivers import process
 from qframe.drivers.store import pause_key
 from qframe.exceptions import AmbiguousId, BackendUnavailable, ConfigurationError
 from qframe.features.reserved import ReservedJob
 from qframe.middleware import RateLimited, ThrottlesExceptions, WithoutOverlapping
+from qframe.middleware.holding import HeldBack
 from qframe.operations import holds
 from qframe.operations import queues as operations
 from qframe.operations.board import Board
-from qframe.operations.why import asked, of_job, turn
+from qframe.operations.why import asked, before, of_class, of_job, turn
 from qframe.operations.why.reason import Explanation
 from qframe.schedules.rows import ScheduleRow, ScheduleRows
 from qframe.testing import drain
@@ -909,3 +911,137 @@ def test_a_million_jobs_before_it_are_not_all_read(
     monkeypatch.setattr(turn, "_SECONDS", 0.05)
     monkeypatch.setattr(here.backend, "browse", endless)
     assert "more than 0 jobs are before it" in said(why(uuid), "turn")
+
+
+# -- rarer sentences ------------------------------------------------------------------------------
+
+
+def test_workers_without_a_sign_of_life_are_told(here: Connection) -> None:
+    uuid = dispatch(Plain()).send()
+    worker(here, beat_at=time.time() - 25)
+    assert (
+        "no worker of mail has given a sign of life lately: web-1:7 (25s ago)" in why(uuid).unknown
+    )
+
+
+def test_a_job_that_moves_again_and_again_is_told(
+    here: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = dispatch(Plain()).send()
+    moves = iter(range(100))
+    monkeypatch.setattr(of_job, "_place", lambda _: (next(moves),))
+    assert "it moves so fast that it may be elsewhere by now" in why(uuid).unknown
+
+
+def test_the_rate_of_a_group_is_told(make: Made) -> None:
+    make(groups={"strict": {"rate": "1/h"}})
+    bulk(OfShop(shop=7, number=number) for number in range(2))
+    drain(queues="strict")
+    (left,) = why_delayed("strict")
+    assert said(why(left), "group").startswith("the rate of its group shop:7 lets the next start")
+
+
+def why_delayed(queue: str) -> list[str]:
+    """Give the ids of the delayed jobs of a queue."""
+    current = manager.current()
+    assert current is not None
+    page = current.connection("here").backend.browse(queue, Place.DELAYED)
+    return [json.loads(each.raw_body)["uuid"] for each in page.found]
+
+
+def test_a_lock_of_an_earlier_attempt_is_its_own(here: Connection) -> None:
+    uuid = dispatch(Alone()).send()
+    name = Alone.middleware[0].name_for(Alone())
+    here.store.set(name, f"{uuid}:1:{time.time():.3f}-abc", 60)
+    assert "its own attempt 1 has the lock still, until" in said(why(uuid), "lock")
+
+
+def test_middleware_that_cannot_be_asked_is_told(
+    here: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = dispatch(Limited()).send()
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(RateLimited, "holding", broken)
+    assert "RateLimited cannot be asked: RuntimeError: no" in why(uuid).unknown
+    monkeypatch.setattr(Limited, "from_data", broken)
+    assert "its middleware cannot be asked: RuntimeError: no" in why(uuid).unknown
+
+
+def test_middleware_of_a_program_tells_in_its_own_words(
+    here: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = dispatch(Limited()).send()
+    held = HeldBack("office hours", "it is 20 o'clock", None)
+    monkeypatch.setattr(RateLimited, "holding", lambda *_: held)
+    assert said(why(uuid), "office hours") == "RateLimited holds it back: it is 20 o'clock"
+
+
+def test_how_a_tracked_job_ended_that_is_not_there(here: Connection) -> None:
+    skipped = dispatch(Stale()).track().send()
+    time.sleep(0.01)
+    drain(queues="mail")
+    assert said(why(skipped), "ended").endswith(": it had expired")
+    running = dispatch(Tracked()).send()
+    job = taken(here)
+    for feature in job.features:
+        here.backend.apply(Step(None, *feature.look(job)))
+    job.reservation.started = True
+    here.backend.purge("mail")
+    here.backend.apply(Step(job.reservation, Delete()))
+    text = said(why(running), "lease")
+    assert text.startswith(f"its status says that it runs on {process.NAME}, since 0s ago, and no")
+
+
+def test_a_retry_that_would_be_refused_is_told(make: Made) -> None:
+    here = make(signing_key="0123456789abcdef0123456789abcdef", signing="require")
+    raw = b'{"uuid": "bad-1", "job": "app.Send", "data": {}}'
+    here.push_raw(raw, "mail")
+    drain(queues="mail")
+    (record,) = here.failed.page(2)
+    assert said(why(record.uuid, "job"), "unsigned").startswith("a retry is refused as well: ")
+
+
+def test_chains_and_flows_of_which_nothing_is_left_are_told(here: Connection) -> None:
+    chain([Plain(), Tracked()]).catch(Plain(number=9)).dispatch()
+    texts = dict(here.store.items("chain:"))
+    (key,) = (key for key in texts if key.count(":") == 2 and not key.endswith(":catch"))
+    uuid = json.loads(texts[key])["uuid"]
+    caught = json.loads(next(texts[each] for each in texts if each.endswith(":catch")))[0]["uuid"]
+    assert said(why(caught), "before it").startswith("it runs only if a link of the chain")
+    here.store.delete(key.rpartition(":")[0])
+    assert said(why(uuid), "blocked").endswith("of which the rest is not kept any more")
+
+
+def test_more_chains_than_can_be_looked_at_in_time_are_told(
+    here: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        chain([Plain(), Tracked()]).dispatch()
+    monkeypatch.setattr(before, "_PAGE", 1)
+    monkeypatch.setattr(before, "_SECONDS", 0.0)
+    made = why("01a21f06-92ad-74c8-bbe0-3e61d20a98cb")
+    assert (
+        "not all chains, flows and batches of here were looked at: there are many" in made.unknown
+    )
+
+
+def test_more_jobs_than_can_be_counted_in_time_are_told(
+    here: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bulk(Plain(number=number) for number in range(600))
+    monkeypatch.setattr(of_class, "_SECONDS", 0.0)
+    made = why(f"{HERE}.Plain", "class")
+    assert made.state != "600 jobs wait"
+    assert "not all jobs of here were looked at" in " ".join(made.unknown)
+
+
+def test_a_batch_whose_members_failed_is_to_be_mended(here: Connection) -> None:
+    made = batch([Broken(), Plain()]).then(Tracked()).dispatch()
+    drain(queues="mail")
+    text = next(text for _, text in here.store.items(f"batch:{made.id}") if "Tracked" in text)
+    uuid = text.split('\\"uuid\\":\\"')[1].split('\\"')[0]
+    assert said(why(uuid), "blocked").endswith("0 of 2 members pending, 1 failed")
+    assert mended(why(uuid), "blocked") == f"qframe retry-batch {made.id}"
