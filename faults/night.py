@@ -264,7 +264,10 @@ def _mistaken_clear(night: Night, answer: Answer) -> None:
         for _ in range(3):
             night.dispatch("Mail", '{"to": "bob"}')
         night.qframe("clear", "database", "--queue", "mail", "--yes")
-        night.ask(answer, "undo --dry-run", r"(?i)clear.*mail")
+        night.ask(answer, "undo --dry-run", r"bring back . jobs of `clear` database:mail by ")
+        if answer.is_named:
+            night.ask(answer, "undo --yes", r"brought back . jobs")
+    night.wait(lambda: night.is_idle("mail"), "the mails that came back")
 
 
 def _stuck_tenant(night: Night, answer: Answer) -> None:
@@ -278,6 +281,7 @@ def _stuck_tenant(night: Night, answer: Answer) -> None:
         for uuid in stuck:
             night.qframe("cancel", uuid, "--running")
         night.wait(lambda: night.is_idle("charges"), "the charge of shop 8")
+        night.ask(answer, "usage --by tag --last 2h", r"shop:7")
 
 
 TROUBLES = (
