@@ -97,7 +97,7 @@ class RabbitmqBackend(BrokerBackend):
                 while len(found) < limit:
                     more = consumer.take(name, limit - len(found), flows=len(queues) == 1)
                     found += [self._job(consumer, each, asked_at) for each in more]
-                    if not more:
+                    if not more or consumer.flows:
                         break
         except BackendUnavailable:
             self._publishers.declared.clear()  # a queue may have been deleted

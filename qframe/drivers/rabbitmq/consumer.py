@@ -32,8 +32,8 @@ _SILENCE = 2.5
 """After how many of the agreed times without a frame a server is taken for gone."""
 _BRIEF = 1.0
 """Seconds after which a job is too long for messages to be delivered beside it unasked."""
-_SPARE = 3
-"""How often in a row a flow may have had more messages than were wanted."""
+_SPARE = 1.0
+"""Seconds for which a flow may have more messages than are wanted: slots are being left."""
 _SOON = 0.01
 """Seconds in which more messages come of a flow when all have been acknowledged."""
 _TAGS = 100
@@ -71,8 +71,8 @@ class Consumer(RabbitmqConnection):
         self._queue_of: dict[str, str] = {}
         """The queues of the last consumers, by their tags."""
         self._flow: _MessageFlow | None = None
-        self._spared = 0
-        """How often in a row the flow has had more than was wanted."""
+        self._fitted = 0.0
+        """When the flow had no more than was wanted."""
         self._oldest = (0, 0.0)
         """The tag of a job that is held, and since when it was known to be."""
         self._agreed = settings.heartbeat
@@ -194,7 +194,8 @@ class Consumer(RabbitmqConnection):
             except FAULTS as error:
                 raise self.lost(error) from error
             if begins:
-                self._flow, self._spared = _MessageFlow(name, tag, window), 0
+                self._flow = _MessageFlow(name, tag, window)
+                self._fitted = time.monotonic()
                 return self._flowing(name, limit)
             found += self._cancel(channel, [tag], window)
         (self._long.add if len(found) > 1 else self._long.discard)(name)
@@ -217,16 +218,22 @@ class Consumer(RabbitmqConnection):
             self.read_pending()
         if self._flow is None:
             raise BackendUnavailable(f"{self.where}: the connection was lost")
-        is_wanted = limit + len(self.held) >= self._flow.window
-        self._spared = 0 if is_wanted else self._spared + 1
+        now = time.monotonic()
+        if limit + len(self.held) >= self._flow.window:
+            self._fitted = now
         is_over = not (self._arrived or self.held)
-        if is_over or self._spared >= _SPARE or not self._are_brief():
+        if is_over or now - self._fitted > _SPARE or not self._are_brief():
             found = self.end_flow()
             if not found and (one := self.get(name)) is not None:
                 found.append(one)
             return found
         found, self._arrived = self._arrived[:limit], self._arrived[limit:]
         return found
+
+    @property
+    def flows(self) -> bool:
+        """Whether messages come unasked."""
+        return self._flow is not None
 
     def _are_brief(self) -> bool:
         """Whether no job is known to be held for long."""
