@@ -38,7 +38,7 @@ def forecast(
     """Say whether queues will be behind, when and why.
 
     From the arrivals and run times of two weeks, what waits, the workers, delayed jobs and
-    schedules.
+    schedules. Exits 1 if one will be.
 
       qframe forecast
       qframe forecast mail --hours 12 --behind 600

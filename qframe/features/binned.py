@@ -30,6 +30,12 @@ from qframe.features.reserved import Feature, ReservedJob
 from qframe.features.steps import StepsFeature
 
 _MOST_ACTS = 200
+_A_DAY = 86400.0
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "id": str, "action": str, "of": str, "who": str, "at": float, "until": float,
+    "jobs": int, "size": int, "lost": int,
+}  # fmt: skip
+"""The fields of an act, and what reads them, in the order of the class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +115,28 @@ class BinEntry:
         try:
             fields = from_json(text)
             queue, raw = str(fields["queue"]), base64.b64decode(fields["raw"])
+            due = None if fields["due"] is None else float(fields["due"])
             made = cls(
-                queue, raw, fields["due"], int(fields["attempts"]),
+                queue, raw, due, int(fields["attempts"]),
                 base64.b64decode(fields["notes"]), fields["buried"] is True,
-                tuple(BinnedFact(*each) for each in fields["facts"]), batch=str(fields["batch"]),
+                tuple(_fact(*each) for each in fields["facts"]), batch=str(fields["batch"]),
             )  # fmt: skip
             if (row := fields.get("record")) is None:
                 return made
             uuid, connection, exception, name, number, history, failed_at = row
             record = FailedJob(
-                uuid, connection, queue, raw, exception, name, int(number),
-                History.from_json(history), float(failed_at),
+                str(uuid), str(connection), queue, raw, str(exception), str(name), int(number),
+                History.from_json(str(history)), float(failed_at),
             )  # fmt: skip
             return replace(made, record=record)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"what is kept in the bin cannot be read: {error}") from None
+
+
+def _fact(key: str, value: str, ttl: float | None, rank: int | None) -> BinnedFact:
+    """Return a fact that was read, whatever stands there. Raises `ValueError` or `TypeError`."""
+    lasts = None if ttl is None else max(0.0, float(ttl))
+    return BinnedFact(str(key), str(value), lasts, None if rank is None else int(rank))
 
 
 def acts_key(connection: str) -> str:
@@ -142,10 +155,11 @@ def acts(backend: Backend, connection: str) -> list[BinAct]:
 
 def _read(text: str | None) -> list[BinAct]:
     try:
-        found = [BinAct(**row) for row in ([] if text is None else from_json(text))]
+        rows = [] if text is None else from_json(text)
+        found = [BinAct(*(_KINDS[name](row[name]) for name in _KINDS)) for row in rows]
         now = time.time()
-        return [each for each in found if each.until > now]
-    except (ValueError, TypeError):
+        return [each for each in found if 0 <= each.at <= now + _A_DAY and now < each.until]
+    except (ValueError, TypeError, KeyError, OverflowError):
         return []
 
 
@@ -159,14 +173,11 @@ def change_acts(
         left = [*changed(_read(before))][-_MOST_ACTS:]
         after: Set | Unset = Unset(key)
         if left:
-            rows = [{name: getattr(each, name) for name in _FIELDS} for each in left]
+            rows = [{name: getattr(each, name) for name in _KINDS} for each in left]
             ttl = max(each.until for each in left) - time.time()
             after = Set(key, to_json(rows).decode(), max(1.0, ttl))
         if backend.apply(Step(None, Expect(key, before), after))[0].applied:
             return
-
-
-_FIELDS = ("id", "action", "of", "who", "at", "until", "jobs", "size", "lost")
 
 
 # -- what is kept of a job ------------------------------------------------------------------------

@@ -98,6 +98,8 @@ def _hold(row: dict[str, object]) -> Hold:
     since, until, queues = row["since"], row["until"], row["queues"]
     if not (isinstance(since, int | float) and isinstance(until, int | float)):
         raise TypeError("a moment is none")
+    if not 0 <= since <= until <= time.time() + 2 * LONGEST:
+        raise ValueError("a moment cannot be")
     if not isinstance(queues, list):
         raise TypeError("the queues are none")
     names = tuple(map(str, queues))

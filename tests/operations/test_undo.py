@@ -294,6 +294,14 @@ def test_the_bin_can_be_emptied(memory: Connection) -> None:
     assert left(memory) == []
 
 
+@pytest.mark.parametrize("text", ["", "{}", '[{"id": 1}]', '[{"at": "x"}]', "[[]]", "[NaN]"])
+def test_acts_that_cannot_be_read_are_none(memory: Connection, text: str) -> None:
+    memory.backend.apply(Step(None, Set(binned.acts_key("here"), text, 60)))
+    assert undoing.listed([memory]) == []
+    dispatch(Send()).send()
+    assert undo(memory, clear(memory)).back == 1
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"queue": "q", "raw": "%"}'])
 def test_what_cannot_be_read_stays_and_is_told(memory: Connection, text: str) -> None:
     dispatch(Send()).send()

@@ -33,6 +33,10 @@ from tests.conftest import settings_of
 from tests.support.process import wait_for
 
 RAN: list[Any] = []
+FAR = (
+    '[{"id":"a","filter":"queue:*","who":"","why":"","since":0,"until":1e300,"queues":[],'
+    '"ended":false}]'
+)
 
 
 class Charge(Queueable):
@@ -298,7 +302,7 @@ def test_what_is_no_hold(memory: Connection, text: str, seconds: float, what: st
         hold(memory, text, seconds)
 
 
-@pytest.mark.parametrize("text", ["", "[", "{}", '[{"id": 1}]', "[1]", '[{"id":"a","until":"x"}]'])
+@pytest.mark.parametrize("text", ["", "[", "{}", '[{"id": 1}]', "[1]", FAR])
 def test_what_cannot_be_read_holds_nothing(memory: Connection, text: str) -> None:
     memory.backend.apply(Step(None, Set(facts.holds_key("here"), text, 60)))
     dispatch(Charge(shop=7)).send()
