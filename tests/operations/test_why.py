@@ -23,7 +23,7 @@ from qframe.exceptions import AmbiguousId, BackendUnavailable, ConfigurationErro
 from qframe.features.reserved import ReservedJob
 from qframe.middleware import RateLimited, ThrottlesExceptions, WithoutOverlapping
 from qframe.middleware.holding import HeldBack
-from qframe.operations import holds
+from qframe.operations import holds, schedules
 from qframe.operations import queues as operations
 from qframe.operations.board import Board
 from qframe.operations.why import asked, before, of_class, of_job, turn
@@ -1045,3 +1045,50 @@ def test_a_batch_whose_members_failed_is_to_be_mended(here: Connection) -> None:
     uuid = text.split('\\"uuid\\":\\"')[1].split('\\"')[0]
     assert said(why(uuid), "blocked").endswith("0 of 2 members pending, 1 failed")
     assert mended(why(uuid), "blocked") == f"qframe retry-batch {made.id}"
+
+
+def test_the_id_of_a_batch_flow_or_chain_says_how_far_it_is(here: Connection) -> None:
+    several = batch([Plain(), Plain()]).dispatch().id
+    assert said(why(several), "before it") == (
+        "it is a batch, which is running: 2 of 2 members pending"
+    )
+    assert why(several).state == "a batch"
+    flow = Flow("night")
+    flow.add(Tracked(), after=[flow.add(Broken())])
+    identity = flow.dispatch().id
+    assert said(why(identity), "before it") == (
+        "it is a flow, which is running: 0 of 2 nodes ended; now Broken, which waits or runs"
+    )
+    chain([Broken(), Tracked()]).dispatch()
+    key = next(key for key, _ in here.store.items("chain:") if key.count(":") == 1)
+    of_chain = key.partition(":")[2]
+    assert said(why(of_chain), "before it").startswith("it is a chain, whose link 1 is ")
+    drain(queues="mail")
+    assert said(why(several), "ended").endswith("which is finished: 0 of 2 members pending")
+    made = why(identity)
+    text = said(made, "blocked")
+    assert text.startswith("it is a flow, which is failed: 1 of 2 nodes ended; it waits for Broken")
+    assert mended(made, "blocked").startswith("qframe retry ")
+    assert "whose link 1 is" in said(why(of_chain), "blocked")
+
+
+def test_a_schedule_that_is_refused_late_or_made_none_is_told(
+    here: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = manager.current()
+    assert queues is not None
+    row = ScheduleRow(job="app.Night", data={}, when="0 3 * * *", queue="mail", foreign=True)
+    ScheduleRows(queues).add(here, "a night", row)
+    (usual,) = schedules.states(queues, here)
+    skipped = {"skipped": "a condition", "skipped_at": "2026-11-27 03:00:00"}
+    for changed, kind, expected in (
+        ({"refused": "not signed"}, "schedule off", "its schedule a night is refused: not signed"),
+        ({"late_seconds": 7200.0}, "schedule off", "its schedule a night was due 2h ago, and no"),
+        (skipped, "schedule", "a night made none at 2026-11-27 03:00:00 UTC: a condition"),
+    ):
+        state = usual.model_copy(update=changed)
+        monkeypatch.setattr(schedules, "states", lambda *_, state=state: [state])
+        made = why("app.Night", "class")
+        assert expected in said(made, kind)
+        if "refused" in changed:
+            assert mended(made, kind) == "qframe schedule sign 'a night'"

@@ -86,20 +86,39 @@ def _chain(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> 
         text = f"it runs only if a link of the chain {found.id} fails"
         why.add("before it", text, found.at)
         return
+    where = chain_words(look, found.id)
+    if where is None:
+        text = f"it is a link of the chain {found.id}, of which the rest is not kept any more"
+        why.add("blocked", text, found.at, "dispatch it anew")
+        return
+    mend = command("retry", where.uuid) if where.failed else ""
+    text = f"it is a later link of the chain {found.id}, {where.words}"
+    why.add("blocked" if where.failed else "before it", text, where.at, mend)
+
+
+class ChainWords(NamedTuple):
+    """Where a chain is, in words."""
+
+    words: str
+    failed: bool
+    """Whether the link has failed."""
+    uuid: str
+    """That of the link."""
+    at: float
+
+
+def chain_words(look: ConnectionLook, identity: str) -> ChainWords | None:
+    """Returns at which link a chain is, and how that stands; None if nothing is kept of it."""
     stands = look.read(
-        ("chain", found.id),
-        lambda: chains.standing(look.connection.backend, {"chain": {"id": found.id}}),
+        ("chain", identity),
+        lambda: chains.standing(look.connection.backend, {"chain": {"id": identity}}),
     )
     where = stands.value
     if where is None:
-        text = f"it is a link of the chain {found.id}, of which the rest is not kept any more"
-        why.add("blocked", text, stands.at, "dispatch it anew")
-        return
+        return None
     text, failed = standing(look, where.at)
-    mend = command("retry", where.at) if failed else ""
-    link = f"whose link {where.position} is {where.at}, {text}"
-    said = f"it is a later link of the chain {found.id}, {link}"
-    why.add("blocked" if failed else "before it", said, stands.at, mend)
+    words = f"whose link {where.position} is {where.at}, {text}"
+    return ChainWords(words, failed, where.at, stands.at)
 
 
 def _flow(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> None:
@@ -120,13 +139,14 @@ def _flow(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> N
     if not missing:
         why.add("before it", f"{its}, about to be pushed", nodes.at)
         return
-    text = f"{its}, which waits for {together(map(_node, failed or missing))}"
+    text = f"{its}, which waits for {together(map(node_words, failed or missing))}"
     retry = next((each.uuid for each in failed if each.uuid), "")
     mend = command("retry", retry) if retry else command("flow", found.id)
     why.add("blocked" if failed else "before it", text, nodes.at, mend if failed else "")
 
 
-def _node(node: FlowNode) -> str:
+def node_words(node: FlowNode) -> str:
+    """Returns how a node of a flow stands."""
     name = one_line(node.name, 100)
     if node.state is NodeState.FAILED:
         error = f" with {one_line(node.error, 150)}" if node.error else ""

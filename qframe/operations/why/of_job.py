@@ -13,7 +13,7 @@ from qframe.operations.board import Board
 from qframe.operations.jobs import FilteredMessage
 from qframe.operations.one_job import Located
 from qframe.operations.running import RunsOn
-from qframe.operations.why import before, ended, of_queue, takers, turn, waits
+from qframe.operations.why import before, ended, of_queue, several, takers, turn, waits
 from qframe.operations.why.look import ConnectionLook
 from qframe.operations.why.reason import Explanation, Reasons
 from qframe.payload.text import one_line
@@ -157,6 +157,8 @@ def nothing(board: Board, uuid: str, found: Located, *, imports: bool) -> Explan
     for connection in board.connections():
         look = ConnectionLook(board, connection, imports=imports)
         try:
+            if what := several.explain(look, uuid, why):
+                return why.explained("job", f"a {what}", uuid=uuid, connection=connection.name)
             kept = before.find(look, uuid, why)
             if kept is not None:
                 before.explain(look, uuid, kept, why)
