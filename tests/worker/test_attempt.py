@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from qframe import Queueable
 from qframe.contracts.backend import Standing
+from qframe.contracts.recording import Recording
 from qframe.contracts.status import State
 from qframe.drivers.heartbeat import Heartbeat
 from qframe.exceptions import (
@@ -299,6 +301,38 @@ def test_the_pool_reads_that_it_is_over_whatever_was_raised(hand: Hand) -> None:
         hand.live(attempt, hand.answers)
     assert score.jobs[0].last_job().state == 0
     assert hand.bench.runner.running == {}
+    score.close()
+
+
+def test_what_a_worker_recorded_goes_with_the_job_into_its_failed_record() -> None:
+    bench = Bench(Job)
+    score, kept = WorkerScore.create(), Recording(1, "timed out, in f at x.py:7")
+    noted: list[object] = []
+
+    def recorded(*about: object) -> Recording | None:
+        noted.append(about)
+        return kept
+
+    bench.runner.scores = score.jobs
+    bench.runner.job_recorder = SimpleNamespace(keeps_log=True, recorded=recorded)
+    bench.push("Job")
+    attempt = Attempt(bench.runner, bench.held())
+    late = JobTimedOut("late")
+
+    def handler(attempt: Attempt, _: Run) -> Report:
+        attempt.made()
+        assert attempt.job.records == score.jobs[0].ring.note
+        return Report(late)
+
+    in_line(attempt, {**bench.runner.answers, Run: handler})
+    assert noted == [(score.jobs[0], late, 1)]
+    bench.backend.timing.skew += 1000
+    bench.runner.job_recorder.recorded = lambda *_: None  # of any other error
+    again = Attempt(bench.runner, bench.held())
+    assert again.job.history.recording == kept
+    in_line(again, {**bench.runner.answers, Run: lambda *_: Report(ValueError("no"))})
+    (failed,) = bench.connection.failed.all()
+    assert failed.history.recording == kept
     score.close()
 
 

@@ -243,6 +243,9 @@ class TestTimeouts:
         wait_for_row(running, "exited", pid=int(worker), signal=9)
         wait_for(project.failed, "the failure")
         assert "timed out (killed by its pool (SIGKILL)" in project.failure().exception
+        recording = project.failure().history.recording
+        assert recording is not None
+        assert recording.summary.startswith("timed out")
         assert running.stop() == 0
 
     def test_the_first_timeout_is_the_end_where_the_class_says_so(self, project: Project) -> None:

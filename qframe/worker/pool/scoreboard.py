@@ -11,7 +11,6 @@ import json
 import mmap
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from qframe.worker.health import Vitals
-from qframe.worker.recorder.memory import RING, JobRing
+from qframe.worker.recorder.memory import RING, JobRing, memory_file
 
 _BODY = 8 * 1024 * 1024
 SIZE = _BODY + RING
@@ -211,11 +210,7 @@ class WorkerScore:
     @classmethod
     def create(cls, jobs: int = 1) -> WorkerScore:
         """Makes an empty one, in a file if the system has no memory files."""
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("qframe-scoreboard")
-        else:
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
+        descriptor = memory_file("qframe-scoreboard")
         os.ftruncate(descriptor, SIZE * (1 + jobs))
         return cls(descriptor)
 

@@ -7,7 +7,6 @@ import mmap
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -19,7 +18,7 @@ from qframe.jobs import logged
 from qframe.worker.isolation.spawn import ChildExit
 from qframe.worker.recorder import stacks
 from qframe.worker.recorder.cgroup import MemoryEvents
-from qframe.worker.recorder.memory import RING, JobRing, high_descriptor
+from qframe.worker.recorder.memory import RING, JobRing, high_descriptor, memory_file
 from qframe.worker.recorder.sampler import CRASHES, sample, write_stacks_to
 from qframe.worker.recorder.watch import EVERY, DumpFile, ProcessWatch
 
@@ -42,7 +41,7 @@ class JobRecorder:
         self._number = number
         """The descriptor of the stacks in the job's process."""
         self._keeps_log = keeps_log
-        descriptor = _made()
+        descriptor = memory_file("qframe-recorder")
         try:
             os.ftruncate(descriptor, RING)
             self._ring = JobRing(mmap.mmap(descriptor, RING))
@@ -192,10 +191,3 @@ def _take_stacks(*_: object) -> None:
     ring, main = _of_this_process.pop(), threading.main_thread().ident or 0
     frames = sys._current_frames  # noqa: SLF001 (the one way there is)
     sample(lambda: [(ring, stacks.of_frame(frames().get(main)))], first=0)
-
-
-def _made() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("qframe-recorder")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -10,6 +10,7 @@ import logging
 import mmap
 import os
 import struct
+import tempfile
 import time
 from itertools import count
 
@@ -92,6 +93,14 @@ class JobRing:
                 body = self._memory[at + _STACK.size : at + _STACK.size + length]
                 found.append((moment, body.decode("utf-8", "replace").splitlines()))
         return sorted(found)
+
+
+def memory_file(name: str) -> int:
+    """Returns the descriptor of a new empty file that other processes may map."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def high_descriptor(descriptor: int) -> int:
