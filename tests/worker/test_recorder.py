@@ -168,6 +168,9 @@ def test_the_current_thread_of_what_faulthandler_wrote_is_read() -> None:
         calls = stacks.of_dump(file.read().decode())
     assert calls[0].startswith(f"{__file__}:")
     assert not any(" wait" in call for call in calls), "the other thread's"
+    others = 'Thread 0x2 (most recent call first):\n  File "b.py", line 2 in g\n\n'
+    current = 'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n\n'
+    assert stacks.of_dump(others + current + others) == ["a.py:1 f"]
     for odd in ("", "Stack (most recent call first):", "\0\n  File x", '  File "a", line 1 in f'):
         assert stacks.of_dump(odd) == []
 
