@@ -39,7 +39,7 @@ from qframe.config.supervisors import SupervisorName, SupervisorSettings
 from qframe.config.values import QueueName, QueuePattern, Seconds, is_list, listed
 from qframe.exceptions import ConfigurationError
 from qframe.payload.text import nearest, one_line
-from qframe.rules import OF_OUTBOX, check_connections
+from qframe.rules import BEHIND, OF_OUTBOX, check_connections
 
 PREFIX = "QFRAME_"
 file_values: ContextVar[dict[str, Any]] = ContextVar("qframe_file_values")
@@ -126,7 +126,7 @@ class Settings(BaseSettings):
         known = self.connection_names()
         check_connections(found, known)
         for each in found:
-            if each.is_counted and not self.metrics:
+            if (each.is_counted or each.subject == BEHIND) and not self.metrics:
                 raise ValueError(f"alerts: the rule {each.text!r} needs metrics = true")
             if each.subject in OF_OUTBOX and self.outbox.connection is None:
                 raise ValueError(f"alerts: the rule {each.text!r} needs an outbox: [outbox]")

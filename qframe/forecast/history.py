@@ -14,6 +14,7 @@ from statistics import median_low
 from qframe.connection import Connection
 from qframe.metrics.kept import BY_TEN_MINUTES, BY_TWO_HOURS, Metrics, Series
 from qframe.metrics.series import GAUGES, PUSHED, RUN, STARTED
+from qframe.payload.text import is_queue_name
 
 DAY = 86400
 NEEDED_DAYS = 2
@@ -63,8 +64,8 @@ class PastLoad:
 
     @cached_property
     def queues(self) -> set[str]:
-        """The queues of which jobs came or ended."""
-        return {*self._pushed, *self._ended}
+        """The queues of which jobs came or ended; not what is counted for many others together."""
+        return {each for each in (*self._pushed, *self._ended) if is_queue_name(each)}
 
     @property
     def is_enough(self) -> bool:

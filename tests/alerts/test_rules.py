@@ -97,6 +97,7 @@ def test_what_is_wrong_is_said_in_a_line(text: str, said: str) -> None:
         ({"alerts": {"rules": ["wait > 1s at nowhere"]}}, "names the connection 'nowhere'"),
         ({"alerts": {"rules": ["lag of the relay > 3s"]}}, "needs an outbox"),
         ({"alerts": {"rules": ["failed > 1 in 5m"]}, "metrics": False}, "needs metrics = true"),
+        ({"alerts": {"rules": ["behind > 9 within 3h"]}, "metrics": False}, "needs metrics = true"),
         ({"alerts": {"ruls": []}}, "unknown key 'alerts.ruls' (did you mean 'rules'?)"),
         ({"alerts": {"webhook": {"url": "ftp://x"}}}, "alerts.webhook.url: "),
         ({"alerts": {"mail": {"to": ["a@b\nBcc: c@d"], "from": "q@x"}}}, "is no mail address"),

@@ -19,6 +19,7 @@ from qframe.contracts.step import Push, Step
 from qframe.drivers.store import pause_key
 from qframe.forecast import reading
 from qframe.forecast.course import QueueDemand, WorkerGroup, courses
+from qframe.metrics.series import OTHER
 from qframe.operations import forecast
 from qframe.rules import InvalidRule, parse
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
@@ -169,6 +170,14 @@ def test_one_odd_day_decides_nothing(queues: QueueManager, here: Connection, now
     remember(here, now, lambda at: 5000.0 * any(day < at < day + 4 * HOUR for day in odd) + 10)
     work(here, 1)
     assert said(queues, here, hours=5.0) == "not behind until 08:00 UTC"
+
+
+def test_queues_that_are_counted_together_are_none(
+    queues: QueueManager, here: Connection, now: float
+) -> None:
+    remember(here, now, lambda _: 10.0, queue=OTHER)
+    remember(here, now, lambda _: 10.0)
+    assert {each.queue for each in forecast.states(queues, here)} == {"default", MAIL}
 
 
 def test_a_connection_that_cannot_count_says_so(queues: QueueManager, now: float) -> None:
