@@ -126,6 +126,14 @@ class BatchMover:
                 else:
                     stays(each.push, _CHANGED)
 
+    def bring(self, message: Mapping[str, Any]) -> str:
+        """Move the batch or flow of a failed job: its retry goes on with that.
+
+        Returns why both stay; "" if it has moved, or is gone, or the job is of none.
+        """
+        identity = self.identity(message)
+        return "" if identity is None else self._move(self._wholes.path(identity), {})
+
     def _together(self) -> Iterator[tuple[list[str], dict[str, list[ParkedJob]]]]:
         """Return what moves together: batches and flows, and their parked jobs by these."""
         parts: defaultdict[str, dict[str, None]] = defaultdict(dict)

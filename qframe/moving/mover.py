@@ -497,6 +497,10 @@ class QueueMover:
 
     def _move_record(self, record: FailedJob) -> None:
         """Move a failed job, which is then retried on the target."""
+        if why := self._why_stays(record):
+            row = MoveRow(record.queue, "failed", "stays", why)
+            self._stays[record.uuid, b"failed"] = row
+            return
         source, moved = self._source, replace(record, connection=self._target.name)
         forget, place = Forget(record.uuid, record.failed_at), source.failed.place
         if place is self._target.failed.place:
@@ -513,6 +517,16 @@ class QueueMover:
                 return
             self._transit.deliver([kept])
         self._count(MoveRow(record.queue, "failed", "moved"))
+
+    def _why_stays(self, record: FailedJob) -> str:
+        """Move the batch or flow of a failed job. Returns why both stay."""
+        if not self._apart:
+            return ""
+        message = self._source.context.as_it_is(record.payload, record.queue).message
+        if self._moves_wholes:
+            return self._batches.bring(message)
+        identity = self._batches.identity(message)
+        return _IN_PARTS if identity is not None and self._wholes.is_there(identity) else ""
 
 
 def _what(push: Push) -> str:

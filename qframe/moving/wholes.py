@@ -97,6 +97,13 @@ class Wholes:
     def _listed(self, prefix: str) -> Iterator[str]:
         return (key.rpartition(":")[2] for key in self._source.store.keys(prefix))
 
+    def is_there(self, identity: str) -> bool:
+        """Whether a batch or flow is kept here."""
+        if identity.startswith(_FLOW):
+            key = flow_key(identity.removeprefix(_FLOW))
+            return self._source.backend.read(key) != [None]
+        return self._batches.find(identity) is not None
+
     def path(self, identity: str) -> list[str]:
         """Return a batch or flow, and those around it, the outermost last."""
         found = [identity]

@@ -809,3 +809,43 @@ def told_of(queues: QueueManager) -> Counter[MoveRow]:
     rows = mover.staying()
     assert mover.waiting() >= rows
     return rows
+
+
+@pytest.mark.parametrize("kind", ["flow", "batch"])
+def test_a_failed_job_takes_along_what_waits_for_its_retry(site: Site, kind: str) -> None:
+    queues = site()
+    old, new = queues.connection("old"), queues.connection("new")
+    if kind == "flow":
+        flow = Flow("f")
+        first = flow.add(MovedJob(name="1"))
+        flow.add(MovedJob(name="2"), after=[first])
+        flow.dispatch()
+    else:
+        batch([MovedJob(name="1")]).allow_failures().then(MovedJob(name="2")).dispatch()
+    begun(old).settle(End(State.FAILED, error=ValueError("no")))
+    drain("old", raises=True)
+    assert RAN == []
+    assert move(queues) == {("failed", "moved"): 1}
+    (record,) = new.failed.all()
+    assert retry(queues, new.failed, record)
+    drain("new", raises=True)
+    assert RAN == ["1", "2"]
+    assert old.store.keys(f"{kind}:") == []
+
+
+def test_a_failed_job_stays_with_its_flow_while_jobs_of_that_run(site: Site) -> None:
+    queues = site()
+    old = queues.connection("old")
+    flow = Flow("f")
+    for name in "12":
+        flow.add(MovedJob(name=name))
+    flow.dispatch()
+    failing, running = begun(old), begun(old)
+    failing.settle(End(State.FAILED, error=ValueError("no")))
+    moved = move(queues)
+    assert moved.pop(("failed", "stays")) == 1
+    assert moved.pop(("running", "stays")) == 1
+    running.settle(End(State.COMPLETE))
+    assert move(queues)["failed", "moved"] == 1
+    assert old.failed.count() == 0
+    assert is_empty(old)
