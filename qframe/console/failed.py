@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -272,7 +273,14 @@ def flush(
 
     def what() -> str:
         forecast = BinForecast(queues, is_on=not no_bin)
-        count = sum(forecast.add_failed(each) for store in stores for each in _old(store, before))
+        found = (each for store in stores for each in _old(store, before))
+        if before is None:  # no need to read more than the bin takes
+            most = queues.settings.bin.jobs if forecast.is_on else 0
+            seen = sum(map(forecast.add_failed, itertools.islice(found, most)))
+            count = max(seen, sum(store.count() for store in stores))
+            forecast.add_lost(count - seen, "the bin is full")
+        else:
+            count = sum(map(forecast.add_failed, found))
         return f"remove {count_of(count, 'failed job', 'failed jobs')}{forecast.words()}"
 
     if (code := stopped(what, dry_run=dry_run, yes=yes)) is not None:

@@ -176,13 +176,15 @@ class Binning:
 
     def note(self) -> None:
         """Writes what is known of the act."""
-        if self.act.jobs:
-            act = replace(self.act, lost=self.lost.total())
+        if not self._is_noted:
+            return
+        act = replace(self.act, lost=self.lost.total())
 
-            def noted(before: list[BinAct]) -> list[BinAct]:
-                return [*(each for each in before if each.id != act.id), act]
+        def noted(before: list[BinAct]) -> list[BinAct]:
+            others = [each for each in before if each.id != act.id]
+            return [*others, act] if act.jobs else others
 
-            binned.change_acts(self.connection.backend, self.connection.name, noted)
+        binned.change_acts(self.connection.backend, self.connection.name, noted)
 
     # -- waiting jobs -----------------------------------------------------------------------------
 
@@ -390,7 +392,7 @@ class BinForecast:
 
     def __init__(self, manager: QueueManager, *, is_on: bool = True) -> None:
         self._manager = manager
-        self._is_on = is_on
+        self.is_on = is_on and manager.settings.bin.seconds > 0
         self._actions = BinAction(manager, "", "", "", is_on=is_on)
         self._sizes: Counter[str] = Counter()
         self.kept = 0
@@ -451,7 +453,7 @@ class BinForecast:
 
     def words(self) -> str:
         """Returns what a question says of them, in brackets; "" if there is no bin."""
-        if not self._is_on or not self._manager.settings.bin.seconds:
+        if not self.is_on:
             return " for good" if self.lost.total() else ""
         minutes = self._manager.settings.bin.seconds / 60
         parts = [

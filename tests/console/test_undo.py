@@ -87,3 +87,17 @@ def test_the_bin_is_emptied(shop: Shop) -> None:
     shop.run("clear", "database", "--queue", "mail")
     assert shop.run("undo", "--purge").lines == ["removed 1 act from the bin"]
     assert shop.queue.backend.scan("bin") == []
+
+
+def test_the_question_of_a_flush_says_what_the_bin_does_not_take(shop: Shop) -> None:
+    shop.write("qframe.toml", "[connections.database]\n[bin]\njobs = 1\n")
+    for uuid in ("a", "b", "c"):
+        shop.keep(uuid)
+    said = shop.run("flush", "--dry-run")
+    assert said.lines == [
+        "would remove 3 failed jobs (undo brings back 1 within 60 min; "
+        "2 jobs for good: the bin is full)"
+    ]
+    said = shop.run("flush")
+    assert said.lines == ["removed 3 failed jobs"]
+    assert said.err.endswith(" takes it back within 60 min; 2 for good: the bin is full\n")

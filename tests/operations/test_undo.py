@@ -224,6 +224,17 @@ def test_an_act_that_was_killed_can_be_taken_back(memory: Connection) -> None:
     assert sorted(ran()) == [0, 1, 2]
 
 
+def test_an_act_that_removed_nothing_is_not_listed(memory: Connection) -> None:
+    dispatch(Fails()).send()
+    drain(queues="mail")
+    (record,) = memory.failed.all()
+    memory.failed.forget(record)
+    act = action()
+    assert not act.forget(memory.failed, record)
+    act.close()
+    assert (left(memory), act.told()) == ([], "")
+
+
 def test_two_at_once_bring_each_back_once(memory: Connection, monkeypatch: Any) -> None:
     dispatch(Send(number=1)).send()
     act = clear(memory)
