@@ -275,7 +275,7 @@ def flush(
         forecast = BinForecast(queues, is_on=not no_bin)
         found = (each for store in stores for each in _old(store, before))
         if before is None:  # no need to read more than the bin takes
-            most = queues.settings.bin.jobs if forecast.is_on else 0
+            most = len(stores) * queues.settings.bin.jobs if forecast.is_on else 0
             seen = sum(map(forecast.add_failed, itertools.islice(found, most)))
             count = max(seen, sum(store.count() for store in stores))
             forecast.add_lost(count - seen, "the bin is full")
