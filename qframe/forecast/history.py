@@ -48,10 +48,7 @@ class PastLoad:
         self._run = _by_queue(slow, (RUN.total,))
         self._fine_pushed, self._fine_ended = _by_queue(fine, (PUSHED,)), _by_queue(fine, _FINAL)
         slots = [slot for fields in slow.values() for each in fields.values() for slot in each]
-        first = min(slots, default=self._current)
-        self._first = first + 1  # the first one may be partial
-        self.seconds = max(0.0, now - first * _STEP) if slots else 0.0
-        """For how long there are metrics."""
+        self._first = min(slots, default=self._current) + 1  # the first one may be partial
 
     @classmethod
     def of(cls, connection: Connection, now: float) -> PastLoad:
@@ -68,9 +65,14 @@ class PastLoad:
         return {each for each in (*self._pushed, *self._ended) if is_queue_name(each)}
 
     @property
+    def days(self) -> int:
+        """For how many whole days there are metrics."""
+        return max(0, self._current - self._first) // _BY_DAY
+
+    @property
     def is_enough(self) -> bool:
         """Whether there are metrics of the same hours of two days at least."""
-        return self._current - self._first >= NEEDED_DAYS * _BY_DAY
+        return self.days >= NEEDED_DAYS
 
     def ended(self, queue: str) -> int:
         """Return how many jobs of a queue ended."""

@@ -25,7 +25,6 @@ from qframe.forecast.history import (
 from qframe.forecast.surges import PlannedRuns, ScheduledSurge, planned, surges
 from qframe.manager import QueueManager
 from qframe.payload.text import count_of
-from qframe.payload.timing import lasting
 from qframe.worker import queue_facts, roster
 from qframe.worker.queues import WorkedQueues
 
@@ -139,8 +138,8 @@ class _ConnectionForecast:
     def made(self) -> list[QueueForecast]:
         if not self._load.is_enough:
             why = (
-                f"too little history: {lasting(self._load.seconds)} of metrics, "
-                f"{NEEDED_DAYS} days are needed"
+                "too little history: metrics of "
+                f"{count_of(self._load.days, 'whole day', 'whole days')}, {NEEDED_DAYS} are needed"
             )
             return [self._forecast(each, why) for each in self._wanted]
         until = self._now + self._minutes * MINUTE

@@ -9,7 +9,7 @@ from tests.support.past import MAIL, remember, work
 def test_a_forecast_is_a_line_for_each_queue(shop: Shop) -> None:
     said = shop.run("forecast", MAIL)
     assert (said.code, said.lines[0]) == (
-        0, "database:mail: too little history: 0s of metrics, 2 days are needed",
+        0, "database:mail: too little history: metrics of 0 whole days, 2 are needed",
     )  # fmt: skip
     assert said.lines[1].startswith("read at ")
     remember(shop.queue, time.time(), lambda _: 10.0)

@@ -156,9 +156,11 @@ def test_a_schedule_that_puts_many_jobs_is_named(
 def test_too_little_history_says_so(queues: QueueManager, here: Connection, now: float) -> None:
     work(here, 1)
     push(here, 3)
-    assert said(queues, here).startswith("too little history: 0s of metrics, 2 days are needed")
+    assert said(queues, here).startswith(
+        "too little history: metrics of 0 whole days, 2 are needed"
+    )
     remember(here, now, lambda _: 1000.0, days=2)
-    assert said(queues, here).startswith("too little history: 2d")
+    assert said(queues, here).startswith("too little history: metrics of 1 whole day, ")
     remember(here, now, lambda at: float(at == now - DAY), days=5)
     assert said(queues, here) == (
         "too little history: 1 job has ended in 14 days, 20 are needed to know how long they run"
