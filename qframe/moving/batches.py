@@ -27,7 +27,7 @@ from qframe.contracts.step import (
     Step,
     Unset,
 )
-from qframe.exceptions import InvalidSignature
+from qframe.exceptions import InvalidPayload, InvalidSignature
 from qframe.features.batch import batch_key
 from qframe.moving.transit import Transit, transit_prefix
 from qframe.moving.wholes import ParkedMessage, StayingWhole, Wholes, begun_batch, identity_of
@@ -117,7 +117,11 @@ class BatchMover:
                     self._source.backend.apply(Step(None, *gone, each.now()))
                     stays(each.push, why)
                     continue
-                operations = leaving(each.now())
+                try:
+                    operations = leaving(each.now())
+                except InvalidPayload as error:  # it stays parked: its batch or flow has moved
+                    stays(each.push, str(error))
+                    continue
                 (result,) = self._source.backend.apply(Step(None, *gone, *operations))
                 kept = operations[-1]
                 if result.applied and isinstance(kept, Set):

@@ -16,36 +16,26 @@ from typing import NamedTuple
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Found, Place
-from qframe.contracts.facts import FactCopy
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.step import (
-    Bury,
-    Delete,
-    Expect,
     Forget,
     Operation,
     Push,
     Record,
-    Release,
     Reservation,
-    Result,
     Set,
     Step,
     Unset,
 )
-from qframe.drivers.failover import doubts
 from qframe.drivers.failover.settings import FailoverSettings
 from qframe.exceptions import ConfigurationError, InvalidPayload, InvalidQueueName
-from qframe.features.base import Pushing
-from qframe.features.context import push_of
-from qframe.features.group import Group
 from qframe.manager import QueueManager
 from qframe.moving.batches import PARKED, BatchMover
 from qframe.moving.ended import ScheduleMover, copy_keys, move_statuses
-from qframe.moving.facts import SHARED, facts_of, share_store, steps_of, written
+from qframe.moving.facts import share_store, steps_of, written
+from qframe.moving.leaving import LeavingJobs
 from qframe.moving.transit import AT_ONCE, Transit
-from qframe.moving.wholes import Wholes, is_of_whole
-from qframe.payload import envelope
+from qframe.moving.wholes import Wholes
 from qframe.payload.text import one_line
 from qframe.schedules.rows import keys_of
 
@@ -58,10 +48,6 @@ _LONGEST_PAUSE = 4.0
 """The same after some looks that found nothing to move."""
 _HOLD = 5.0
 """Seconds for which jobs are held that are about to leave."""
-_NOT_AGAIN_FOR = 5.0
-"""Seconds for which a job that stays is given back where queues are not in order."""
-_TRIES = 5
-"""How often a job is taken whose facts change meanwhile."""
 _IN_PARTS = "it ends where it began: its steps are made in parts on one of the two connections"
 _UNSEEN = {
     "delayed": "it moves when it is due: repeat the command",
@@ -111,6 +97,9 @@ class QueueMover:
         self._transit = Transit(self._source, self._target, schedules, apart=self._apart)
         self._wholes = Wholes(self._source)
         self._batches = BatchMover(self._source, self._target, self._transit)
+        self._jobs = LeavingJobs(
+            self._source, self._target, self._transit, self._batches, apart=self._apart
+        )
         self._schedules = ScheduleMover(queues, self._source, self._target, self._transit)
         timing = self._source.backend.timing
         timing.hold = max(timing.hold, _HOLD)
@@ -174,7 +163,7 @@ class QueueMover:
 
     def staying(self) -> Counter[MoveRow]:
         """Count the flows and batches that cannot move between these connections at all."""
-        if not self._apart or self._moves_wholes:
+        if not self._apart or self._jobs.moves_wholes:
             return Counter()
         flows, batches = self._wholes.unfinished()
         return +Counter(
@@ -313,7 +302,7 @@ class QueueMover:
         buried = found.place is Place.BURIED
         job = self._source.context.as_it_is(found.raw_body, found.queue)
         try:
-            self._checked(job, self._source.backend.notes_of(found))
+            self._jobs.checked(job, self._source.backend.notes_of(found))
             if buried and _BURIES not in self._target.capabilities:
                 raise InvalidPayload(f"{self._target.name} cannot bury what waits")
         except InvalidPayload as why:
@@ -324,25 +313,6 @@ class QueueMover:
             return 0
         due = 0.0 if buried or found.at is None else max(0.0, found.at - time.time())
         return self._move_jobs([reservation], found.place.value, due)
-
-    def _checked(self, job: Pushing, notes: bytes) -> list[FactCopy]:
-        """Return what is kept of a job that may move. Raises `InvalidPayload` with why it stays."""
-        if len(job.raw) > self._target.max_payload:
-            most = f"{self._target.max_payload:,}"
-            raise InvalidPayload(f"it has {len(job.raw):,} bytes, {self._target.name} takes {most}")
-        return self._copies(job, notes)
-
-    def _copies(self, job: Pushing, notes: bytes) -> list[FactCopy]:
-        """Return what is kept of a job, if the target has another store."""
-        if not self._apart:
-            return []
-        as_whole = self._moves_wholes and is_of_whole(job.message)
-        return facts_of(self._source, job, notes, as_whole=as_whole)
-
-    @property
-    def _moves_wholes(self) -> bool:
-        """Whether batches and flows move: to another store, in steps that are atomic."""
-        return self._apart and self._source.context.joint and self._target.context.joint
 
     def _stay(self, queue: str, raw: bytes, what: str, why: object) -> None:
         row = MoveRow(queue, what, "stays", one_line(str(why), 200))
@@ -355,99 +325,28 @@ class QueueMover:
         new, leaving = 0, list[tuple[Reservation, Step]]()
         for job in jobs:
             if _named(job.queue, job.raw_body) in self._stays:
-                self._give_back(job, what, due)
+                self._jobs.give_back(job, what, due)
                 continue
             pushing = self._source.context.as_it_is(job.raw_body, job.queue)
             try:
-                step = self._leaving(job, pushing, what, due)
+                step = self._jobs.step(job, pushing, what, due)
                 if step is None:
                     self._source.backend.apply(job.delete())
                 else:
                     leaving.append((job, step))
             except InvalidPayload as why:
                 self._stay(job.queue, job.raw_body, what, why)
-                self._give_back(job, what, due)
+                self._jobs.give_back(job, what, due)
             new += 1
         results = self._source.backend.apply(*(step for _, step in leaving)) if leaving else []
         left: list[Set] = []
         for (job, step), result in zip(leaving, results, strict=True):
-            kept = self._kept_by(step, result) or self._again(job, result, what, due)
+            kept = self._jobs.kept_by(step, result) or self._jobs.again(job, result, what, due)
             if kept is not None and not kept.key.startswith(PARKED):  # or it waits for its batch
                 left.append(kept)
                 self._count(MoveRow(job.queue, what, "moved"))
         self._transit.deliver(left)
         return new
-
-    def _kept_by(self, step: Step, result: Result) -> Set | None:
-        """Return what a job left behind that has left its queue; None if it has not."""
-        kept = step.operations[-1]
-        assert isinstance(kept, Set)  # noqa: S101 (as `_leaving` makes it)
-        if result.of_end(unanswered=False).applied:
-            return kept
-        if result.lost and not self._source.context.joint:
-            # Another worker has got it meanwhile; the facts may have been written all the same.
-            has_facts = any(isinstance(each, Unset) for each in step.operations)
-            if has_facts and self._source.backend.read(kept.key) != [None]:
-                return kept  # what is kept of it has left: rather twice than without its chain
-            self._source.backend.apply(Step(None, Unset(kept.key, kept.value)))
-        return None
-
-    def _give_back(self, job: Reservation, what: str, due: float) -> None:
-        """Put a job that stays where it was; behind the others, so that each is looked at once."""
-        ordered = Capability.ORDER in self._source.capabilities
-        if what == Place.READY.value and not ordered:
-            due = _NOT_AGAIN_FOR
-        back = Bury() if what == Place.BURIED.value else Release(due)
-        self._source.backend.apply(Step(job, back))
-
-    def _leaving(self, job: Reservation, pushing: Pushing, what: str, due: float) -> Step | None:
-        """Return the step in which a job leaves its queue; None if its other message is the job.
-
-        Raises `InvalidPayload` with why it stays.
-        """
-        copies = self._checked(pushing, job.notes)
-        push = replace(
-            push_of(pushing),
-            delay=due,
-            attempts=job.attempts,
-            notes=job.notes,
-            buried=what == Place.BURIED.value,
-        )
-        own: list[Operation] = []
-        if pushing.message.get(doubts.KEY) is True:
-            left = self._of_doubt(envelope.uuid(pushing.message))
-            if left is None:
-                return None
-            own += left
-        group = Group.of(self._source.context, job.queue, pushing.message) if self._apart else None
-        if group is not None:
-            uuid = envelope.uuid(pushing.message) or ""
-            own += [*group.left(group.read(), uuid), *group.no_word(uuid)]
-        whole = self._batches.identity(pushing.message) if self._moves_wholes else None
-        if whole is not None:
-            return self._batches.parking(job, own, push, whole)
-        own += self._with_facts(push, copies, self._transit.again(job))
-        return Step(job, *own[:-1], Delete(), own[-1])
-
-    def _of_doubt(self, uuid: str | None) -> list[Operation] | None:
-        """Return the operations by which the message that leaves is the job.
-
-        None if the job's other message, on another connection of a failover, is.
-        """
-        if uuid is None:
-            return []
-        to_failover = isinstance(self._target.settings, FailoverSettings)
-        to = "" if to_failover else self._target.name
-        return doubts.leaving(self._source.backend, uuid, self._source.name, to)
-
-    def _with_facts(self, push: Push, copies: list[FactCopy], again: str = "") -> list[Operation]:
-        """Return the operations that take a job's facts along; the last keeps all of it."""
-        alone = [each for each in copies if not each.key.startswith(SHARED)]
-        return [
-            *(Expect(each.key, each.value) for each in alone),
-            *(Unset(each.key) for each in alone),
-            self._transit.keeping([push, *written(copies, self._target)], again=again),
-        ]
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -456,7 +355,7 @@ class QueueMover:
 
         def leaving(push: Push) -> list[Operation]:
             job = self._source.context.as_it_is(push.raw, push.queue)
-            return self._with_facts(push, self._copies(job, push.notes))
+            return self._jobs.with_facts(push, self._jobs.copies(job, push.notes))
 
         def moved(push: Push) -> None:
             self._count(MoveRow(push.queue, _what(push), "moved"))
@@ -465,26 +364,6 @@ class QueueMover:
             self._stay(push.queue, push.raw, _what(push), why)
 
         self._batches.settle(leaving, moved, stays)
-
-    def _again(self, job: Reservation, result: Result, what: str, due: float) -> Set | None:
-        """Let a job leave whose facts changed meanwhile; give it back if they change again."""
-        pushing = self._source.context.as_it_is(job.raw_body, job.queue)
-        for _ in range(_TRIES):
-            if result.lost:
-                return None
-            try:
-                step = self._leaving(job, pushing, what, due)
-            except InvalidPayload:
-                break
-            if step is None:
-                self._source.backend.apply(job.delete())
-                return None
-            (result,) = self._source.backend.apply(step)
-            kept = self._kept_by(step, result)
-            if kept is not None:
-                return kept
-        self._give_back(job, what, due)
-        return None
 
     # -- failed jobs ------------------------------------------------------------------------------
 
@@ -523,7 +402,7 @@ class QueueMover:
         if not self._apart:
             return ""
         message = self._source.context.as_it_is(record.payload, record.queue).message
-        if self._moves_wholes:
+        if self._jobs.moves_wholes:
             return self._batches.bring(message)
         identity = self._batches.identity(message)
         return _IN_PARTS if identity is not None and self._wholes.is_there(identity) else ""

@@ -51,6 +51,7 @@ from qframe.features.base import End
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.registry import Registry
 from qframe.moving import MoveRow, QueueMover
+from qframe.moving.leaving import LeavingJobs
 from qframe.moving.transit import Transit
 from qframe.payload.envelope import uuid_of
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
@@ -529,7 +530,7 @@ def test_what_cannot_move_after_all_is_where_it_was(
             return each
         raise InvalidPayload("changed meanwhile")
 
-    monkeypatch.setattr(QueueMover, "_copies", copies)
+    monkeypatch.setattr(LeavingJobs, "copies", copies)
     assert move(queues) == {(place.value, "stays"): 1}
     assert len(old.backend.browse("default", place).found) == 1
 
@@ -617,15 +618,36 @@ def test_a_schedule_that_an_earlier_move_left_on_its_way_is_told_of(
 def test_a_job_that_is_left_parked_is_counted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     queues = site()
     batch([MovedJob(name="a"), MovedJob(name="b")]).dispatch()
-    real = QueueMover._with_facts
+    real = LeavingJobs.with_facts
 
-    def changed(self: QueueMover, push: Push, *more: Any) -> list[Operation]:
+    def changed(self: LeavingJobs, push: Push, *more: Any) -> list[Operation]:
         return [Expect("changed", "meanwhile"), *real(self, push, *more)]
 
     with monkeypatch.context() as patch:
-        patch.setattr(QueueMover, "_with_facts", changed)
+        patch.setattr(LeavingJobs, "with_facts", changed)
         assert {*move(queues)} == {("ready", "stays")}
     assert move(queues) == {("ready", "moved"): 2}
+
+
+def test_a_parked_job_that_cannot_leave_stops_no_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = site()
+    for name in "ab":
+        batch([MovedJob(name=name)]).dispatch()
+    real, calls = LeavingJobs.copies, itertools.count()
+
+    def copies(self: LeavingJobs, *given: Any) -> Any:
+        if next(calls) == 2:  # both are parked
+            raise InvalidPayload("its chain has gone on")
+        return real(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LeavingJobs, "copies", copies)
+        assert move(queues) == {("ready", "moved"): 1, ("ready", "stays"): 1}
+    assert move(queues) == {("ready", "moved"): 1}
+    drain("new", raises=True)
+    assert sorted(RAN) == ["a", "b"]
 
 
 @pytest.mark.parametrize("pair", PAIRS)
