@@ -35,6 +35,8 @@ COMMANDS = [
     *("forget", "flush", "prune", "dispatch", "init", "check"),
     *("top", "web", "metrics"),
     *("batch", "batches", "cancel-batch", "retry-batch", "prune-batches"),
+    *("why", "hold", "unhold", "holds", "undo", "retries", "usage", "forecast", "doctor"),
+    *("status", "event", "flow", "flows", "silence", "move", "import"),
 ]
 
 
