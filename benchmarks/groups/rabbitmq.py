@@ -20,6 +20,7 @@ from tests.support.rabbitmq_server import RabbitmqServer
 TITLE = "RabbitMQ, one worker process, no-op jobs; all sides on one private server of one node"
 
 _SAFE = {"BENCH_SAFE": "yes"}
+_QUORUM = {**_SAFE, "BENCH_QUORUM": "yes"}
 _QUEUES = ("qframe.default", "celery", "default", "default.DQ", "default.XQ", "taskiq")
 """What the sides leave behind."""
 
@@ -53,9 +54,10 @@ _DRAMATIQ = ("dramatiq", (*DRAMATIQ, "-t", "8", "APP"), "dramatiq_rabbitmq")
 _PEERS = (
     _Peer("Celery, solo, as it comes: no confirms, acks early", *_CELERY, safe=False),
     _Peer("Celery, solo", *_CELERY, _SAFE),
+    _Peer("Celery, solo, quorum queue", *_CELERY, _QUORUM),
     _Peer("Dramatiq, 8 threads, as it comes: no confirms", *_DRAMATIQ, safe=False),
     _Peer("Dramatiq, 8 threads", *_DRAMATIQ, _SAFE),
-    _Peer("TaskIQ", "taskiq", (*TASKIQ, *TASKIQ_TUNED), "taskiq_rabbitmq"),
+    _Peer("TaskIQ, quorum queue", "taskiq", (*TASKIQ, *TASKIQ_TUNED), "taskiq_rabbitmq"),
 )
 _AT_ONCE = 50
 
@@ -106,7 +108,7 @@ def _measured(plan: Plan, server: RabbitmqServer) -> list[Row]:
         except NotHereError as error:
             missing[peer] = str(error)
     found: dict[_Peer | str, _Rates] = defaultdict(_Rates)
-    jobs = max(20, plan.jobs // 5)
+    jobs = max(20, plan.jobs // 2)
     for each in alternated([*sides], plan.rounds):
         with _place(server, sides[each]) as place:
             found[each].sent.append(place.produce("many", jobs))

@@ -10,7 +10,7 @@ from celery import Celery
 
 from benchmarks.apps import effects
 from benchmarks.apps.producing import Producer
-from benchmarks.peers import RABBITMQ, REDIS, SAFE, SQS, TUNED
+from benchmarks.peers import QUORUM, RABBITMQ, REDIS, SAFE, SQS, TUNED
 
 app = Celery("bench", broker=SQS or RABBITMQ or REDIS)
 app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=64 if TUNED else 4)
@@ -18,6 +18,8 @@ if SQS:
     app.conf.broker_transport_options = {"region": "us-east-1", "is_secure": False}
 elif RABBITMQ:
     app.conf.update(task_acks_late=SAFE, broker_transport_options={"confirm_publish": SAFE})
+    if QUORUM:
+        app.conf.task_default_queue_type = "quorum"
 
 
 def _append() -> None:

@@ -206,7 +206,7 @@ def test_every_measure_on_rabbitmq_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = {row["measure"]: row for row in json.loads(file.read_text())["groups"]["rabbitmq"]}
     assert len(found["drain, 50 at once, one at a time"]["samples"]["ours"]) == 1
-    assert found["dispatch, TaskIQ"]["peer"] == "left out"
+    assert found["dispatch, TaskIQ, quorum queue"]["peer"] == "left out"
 
 
 @pytest.mark.slow
