@@ -341,6 +341,30 @@ def test_a_process_is_asked_only_if_it_can_take_the_signal(tmp_path: Path) -> No
         assert dump.take() == "", "it is taken once"
 
 
+def test_a_process_that_does_not_answer_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    with (tmp_path / "dump").open("w+b") as file:
+        dump = DumpFile(file.fileno(), 0)
+        watch = ProcessWatch(os.getpid(), dump, MemoryEvents(tmp_path, tmp_path / "none"))
+
+        def send(what: int, _: int) -> bool:
+            asked.append(what)
+            return True
+
+        monkeypatch.setattr(watch, "_send", send)
+        watch.ask(1.0, 3)
+        watch.look(2.0)
+        watch.ask(2.0, 3)
+        assert asked == [stacks.SIGNAL], "a stopped process would get them all at once"
+        file.write(b"Stack (most recent call first):\n")
+        file.flush()
+        watch.look(3.0)
+        watch.ask(3.0, 3)
+        assert asked == [stacks.SIGNAL] * 2
+
+
 class Watched:
     """Stands in for the watch of a process, and notes what is asked of it."""
 

@@ -186,9 +186,11 @@ class IsolatingRunner(SlottedRunner):
         """Returns what records the next job; None if nothing is to be kept, or can be."""
         if self.flight_recorder == "off":
             return None
-        if self._recorders is None:
-            self._recorders = JobRecorders(keeps_log=self.flight_recorder == "full")
-        return self._recorders.take()
+        with suppress(OSError):  # no more files are to be had
+            if self._recorders is None:
+                self._recorders = JobRecorders(keeps_log=self.flight_recorder == "full")
+            return self._recorders.take()
+        return None
 
     def give_back_recorder(self, recorder: JobRecorder) -> None:
         if self._recorders is not None:

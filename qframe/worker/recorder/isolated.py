@@ -155,14 +155,11 @@ class JobRecorders:
         self._keeps_log = keeps_log
         self._free: list[JobRecorder] = []
 
-    def take(self) -> JobRecorder | None:
-        """Returns one that is free; None if the system has no more files."""
+    def take(self) -> JobRecorder:
+        """Returns one that is free. Raises `OSError` if the system has no more files."""
         if self._free:
             return self._free.pop()
-        try:
-            return JobRecorder(self._events, self._number, keeps_log=self._keeps_log)
-        except OSError:
-            return None
+        return JobRecorder(self._events, self._number, keeps_log=self._keeps_log)
 
     def give_back(self, recorder: JobRecorder) -> None:
         recorder.end()

@@ -14,7 +14,8 @@ from qframe.worker.recorder import stacks
 from qframe.worker.recorder.memory import JobRing
 from qframe.worker.recorder.watch import EVERY
 
-CRASHES = {signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
+_CRASHES = ("SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL")
+CRASHES = {getattr(signal, name) for name in _CRASHES if hasattr(signal, name)}
 """The signals of which `faulthandler` writes the stacks."""
 RunningStacks = Callable[[], Iterable[tuple[JobRing, bytes]]]
 

@@ -62,6 +62,8 @@ class ProcessWatch:
         self.use = ProcessUse(pid)
         self._asked: deque[telling.Seen] = deque(maxlen=STACKS)
         self._asked_at = 0.0
+        self._waits = False
+        """Whether it was asked and has not answered: signals of a stopped process would pile up."""
 
     def look(self, now: float) -> None:
         """Reads what the process uses; called about once a second."""
@@ -80,8 +82,8 @@ class ProcessWatch:
 
         `number` is the descriptor under which the process has the file.
         """
-        if self._send(stacks.SIGNAL, number):
-            self._asked_at = now
+        if not self._waits and self._send(stacks.SIGNAL, number):
+            self._asked_at, self._waits = now, True
 
     def begin(self, number: int) -> None:
         """Has the process take its stacks from now on, in a thread."""
@@ -97,6 +99,7 @@ class ProcessWatch:
     def _collect(self, moment: float, *, crashed: bool = False) -> None:
         """Takes in what was written. What a crash wrote goes on to stderr, where it belongs."""
         written = self._dump.take()
+        self._waits = self._waits and not written
         is_crash = stacks.FATAL in written
         if is_crash:
             with suppress(OSError):
