@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
@@ -335,7 +336,7 @@ class _Web:
         if not grant_of(request).allows(DOCTOR):
             raise NotAllowed("you may not get the report of the doctor")
         queues = self._see().manager
-        report = await self._in_thread(self._dispatching, lambda: doctor.report(queues))
+        report = await run_in_threadpool(doctor.report, queues)  # it may take a minute
         name = archive.file_name(time.time())
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(archive.packed(report), 200, headers, "application/zip")
