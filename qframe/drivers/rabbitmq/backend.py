@@ -229,6 +229,7 @@ class RabbitmqBackend(BrokerBackend):
     # -- messages that wait -----------------------------------------------------------------------
 
     def counted(self, queue: str) -> Sizes:
+        self.read_replies()
         with self._publishers.one() as publisher:
             sizes = Sizes(publisher.count(queue), unknown=frozenset({"reserved"}))
         reserved = None
@@ -247,6 +248,7 @@ class RabbitmqBackend(BrokerBackend):
         The management API learns some seconds late of messages, but not of queues. So those that
         it takes for empty are counted.
         """
+        self.read_replies()
         reports = self._reports()
         empty = [each.name for each in reports if not each.messages]
         with self._publishers.one() as publisher:
@@ -266,8 +268,13 @@ class RabbitmqBackend(BrokerBackend):
         ]
 
     def purged(self, queue: str) -> int:
+        self.read_replies()
         with self._publishers.one() as publisher:
             return publisher.purge(queue)
+
+    def kick(self, queue: str) -> int:
+        self.read_replies()
+        return super().kick(queue)
 
     # -- other calls ------------------------------------------------------------------------------
 
