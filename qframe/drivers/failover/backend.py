@@ -12,6 +12,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from itertools import groupby
@@ -328,8 +329,17 @@ class FailoverBackend(Backend):
             each.backend.check_queue(name)
 
     def longest_message(self) -> int | None:
-        """Return the smallest limit of the members that answer."""
-        found = self._of_answering(lambda backend: backend.longest_message())
+        """Return the smallest limit of the members that answer.
+
+        One that is down is not asked: Redis knows the limit without its server, and would seem up.
+        """
+        found: list[int | None] = []
+        for each in self._members:
+            if each.error is None:
+                with suppress(BackendUnavailable):
+                    found.append(each.backend.longest_message())
+        if not found:
+            raise left_alone(self._why())
         return min((each for each in found if each is not None), default=None)
 
     def described(self) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from qframe import Queueable, QueueManager, chain, manager
+from qframe import Queueable, QueueManager, chain, events, manager
 from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Health
 from qframe.contracts.step import Release, Result, Start, Step
@@ -16,6 +17,7 @@ from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.features.context import push_of
 from qframe.jobs.registry import Registry
 from qframe.testing import drain
+from tests.support.process import wait_for
 
 ran: list[str] = []
 
@@ -132,6 +134,26 @@ def test_check_names_the_shortest_time_that_one_of_them_lets_a_job_run(
 ) -> None:
     monkeypatch.setattr(halves.queues.backend("two"), "check", lambda: Health("2", (), 1800.0))
     assert halves.backend.check().longest_job == 1800.0
+
+
+def test_a_limit_that_no_server_was_asked_for_is_no_answer(
+    halves: Halves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backs: list[events.Event] = []
+    monkeypatch.setattr(halves.queues.backend("one"), "apply", away(in_doubt=False))
+    halves.both.push(Written(word="a"))
+    (one, _) = halves.backend._members
+    wait_for(lambda: one.is_up, "it is tried again")
+    with listening(events.QueueFailedBack, backs.append):
+        assert halves.backend.longest_message() is None
+    assert (backs, one.error is None) == ([], False)
+
+
+@contextmanager
+def listening(kind: type[events.Event], listener: Callable[[events.Event], None]) -> Iterator[None]:
+    events.listen(kind)(listener)
+    yield
+    events.forget(listener)
 
 
 def test_a_start_in_doubt_is_given_back_in_one_request(
