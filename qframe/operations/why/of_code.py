@@ -18,6 +18,10 @@ from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 from qframe.worker import refusals
 
+_DEPLOY = (
+    "deploy code that can run it (`qframe check --payloads` tries it), and restart the workers"
+)
+
 
 def explain(look: ConnectionLook, reserved: ReservedJob, name: str, why: Reasons) -> None:
     """Says which limits of its class hold a job back, and which workers do not know the class."""
@@ -98,7 +102,7 @@ def unknown(look: ConnectionLook, name: str, queue: str, why: Reasons) -> None:
     shown = one_line(name, 150)
     if len(cannot) == len(working):
         text = f"no live worker of {queue} can run {shown}: {names} gave it back: {said}"
-        why.add("unknown class", text, noted.at, "deploy code that has it, and restart the workers")
+        why.add("unknown class", text, noted.at, _DEPLOY)
     else:
         some = f"{len(cannot)} of {len(working)} workers"
         text = f"{some} of {queue} cannot run {shown}: {names}: {said}"
