@@ -110,6 +110,12 @@ WORKERS = (
     "--isolate, bare fork and wait",
     "--isolate --preload, bare fork and wait",
     "--isolate --preload, the same, as large",
+    *(
+        f"{options}, processor time a job, recorder on, off"
+        for options in ("--isolate --preload", "--workers 1")
+    ),
+    "a second of recording, of one core",
+    "a log line recorded",
     "--workers 2, one worker; 5 ms jobs",
     *(f"drain on {driver}, tracked, and not" for driver in ("redis", "database", "beanstalkd")),
     "--isolate, idle parent, of one core",
