@@ -57,6 +57,9 @@ def undo(
         print_rows(rows, _COLUMNS, empty="nothing can be taken back", as_json=as_json)
         return 0
     if purge:
+        if identity and all(identity != each.id for each in acts):
+            shown = one_line(identity, 40)
+            raise ConfigurationError(f"the act {shown!r} has nothing in a bin: qframe undo --list")
         return _purged(by_name, identity, dry_run=dry_run, yes=yes)
     act = _chosen(acts, identity)
 

@@ -145,7 +145,17 @@ def acts_key(connection: str) -> str:
 
 def entry_key(connection: str, act: str, number: str = "") -> str:
     """Return the key of an entry; without a number, what those of an act begin with."""
-    return f"binned:{connection[:80]}:{act}:{number}"
+    return f"{all_entries(connection)}{act}:{number}"
+
+
+def all_entries(connection: str) -> str:
+    """Return what the keys of all entries of a connection begin with, and perhaps others'."""
+    return f"binned:{connection[:80]}:"
+
+
+def is_entry(connection: str, key: str) -> bool:
+    """Whether a key that begins so is of this connection, whose name may begin another's."""
+    return key.removeprefix(all_entries(connection)).count(":") == 1
 
 
 def acts(backend: Backend, connection: str) -> list[BinAct]:

@@ -106,11 +106,11 @@ def carried_over(cls: JobClass, data: Any, version: int) -> Any:  # noqa: ANN401
     if version == now or not hasattr(cls, _METHOD):
         return data
     upgrade: Any = getattr(cls, _METHOD)
-    given = copy.deepcopy(data) if isinstance(data, dict) else {}
-    kept = given.pop(unset.KEY, None)
     try:
+        given = copy.deepcopy(data) if isinstance(data, dict) else {}
+        kept = given.pop(unset.KEY, None)
         made = upgrade(given, version)
-    except Exception as error:  # noqa: BLE001 (it may raise anything)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (it may raise anything)
         hides = cls._hides()
         why = type(error).__name__ if hides else tracebacks.brief(error)
         place = tracebacks.place_of(error)

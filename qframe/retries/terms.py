@@ -83,7 +83,10 @@ def _rule(text: str) -> StopRule:
         raise ConfigurationError(
             f"stop-if: takes {STOP_IF!r}, 'failed > 50' or {NEVER!r}, not {one_line(text, 60)!r}"
         )
-    limit, percent = float(found[2]), bool(found[3])
-    if limit > (100 if percent else _MOST_FAILED):
+    limit, percent, reached = float(found[2]), bool(found[3]), found[1] == ">="
+    most = 100 if percent else _MOST_FAILED
+    if limit > most or (percent and limit == most and not reached):
         raise ConfigurationError(f"stop-if: {one_line(text, 60)!r} never holds: say {NEVER!r}")
-    return StopRule(limit, percent, found[1] == ">=")
+    if reached and not limit:
+        raise ConfigurationError(f"stop-if: {one_line(text, 60)!r} holds before any has failed")
+    return StopRule(limit, percent, reached)

@@ -64,6 +64,7 @@ def test_it_takes_what_retry_takes(shop: Shop, chosen: list[str], of: str, total
         (["retry", "all", "--first", "some"], "'some' is not a whole number"),
         (["retry", "all", "--then", "fast"], "then: 'fast': takes a number"),
         (["retry", "all", "--stop-if", "x\ny"], "stop-if: takes 'failed > 20%', 'failed > 50'"),
+        (["retry", "all", "--stop-if", "failed >= 0%"], "holds before any has failed"),
         (["retry", "--first", "5"], "say which: uuids, all"),
         (["retries", "--stop", "x y"], "there is no retry 'x y'"),
         (["retries", "--limit", "-1"], "--limit must not be negative"),

@@ -82,6 +82,15 @@ def test_prune_keeps_nothing(shop: Shop) -> None:
     assert shop.run("undo", "--list", "--json").rows == []
 
 
+def test_no_bin_is_emptied_for_an_act_that_is_not_there(shop: Shop) -> None:
+    push(shop)
+    shop.run("clear", "database", "--queue", "mail")
+    wrong = shop.run("undo", "x\ny", "--purge", "--yes")
+    assert wrong.code == 2
+    assert "the act 'x y' has nothing in a bin: qframe undo --list" in wrong.only()
+    assert len(shop.run("undo", "--list", "--json").rows) == 1
+
+
 def test_the_bin_is_emptied(shop: Shop) -> None:
     push(shop)
     shop.run("clear", "database", "--queue", "mail")

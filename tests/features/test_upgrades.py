@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -192,6 +193,19 @@ def test_the_cause_shows_nothing_of_an_encrypted_job() -> None:
         upgrades.carried_over(Hidden, {"secret-key": 1}, 1)
     assert "Hidden.upgrade of version 1 raised KeyError (" in str(raised.value)
     assert raised.value.__cause__ is None
+
+
+def test_an_upgrade_that_ends_the_process_or_gets_too_deep_data_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Ship, "upgrade", lambda _data, _version: sys.exit(0))
+    with pytest.raises(InvalidArguments, match=r"upgrade of version 1 raised SystemExit: 0"):
+        upgrades.carried_over(Ship, {}, 1)
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidArguments, match=r"upgrade of version 1 raised RecursionError"):
+        upgrades.carried_over(Ship, {"deep": deep}, 1)
 
 
 def test_an_upgrade_must_return_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,8 @@ class Picky(Queueable):
     def __post_init__(self) -> None:
         if self.order == 13:
             raise RuntimeError("not this one")
+        if self.order == 14:
+            raise SystemExit(0)
 
     def handle(self) -> None: ...
 
@@ -182,6 +184,7 @@ def test_a_lacking_field_and_an_unknown_class_are_counted_by_class(
         (Ship(order=1), {"data": {"order": "x"}}, "do not fit: order: Input should be a valid int"),
         (Ship(order=1), {"data": 7}, "do not fit: the payload's data is a int, not named fields"),
         (Picky(order=1), {"data": {"order": 13}}, "raise RuntimeError: not this one ("),
+        (Picky(order=1), {"data": {"order": 14}}, "raise SystemExit: 0"),
         (Versioned(order=1), {"dataVersion": 3}, "are newer: the payload has version 3, and the"),
         (
             Versioned(order=1),

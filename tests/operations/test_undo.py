@@ -305,6 +305,13 @@ def test_the_bin_can_be_emptied(memory: Connection) -> None:
     assert left(memory) == []
 
 
+def test_what_no_act_names_any_more_is_purged_too(memory: Connection) -> None:
+    for name in ("here:x", "here"):
+        memory.backend.apply(Step(None, Set(binned.entry_key(name, "0123abcd", "1"), "x", 60)))
+    undoing.purge(memory)
+    assert left(memory) == [binned.entry_key("here:x", "0123abcd", "1")]
+
+
 @pytest.mark.parametrize("text", ["", "{}", '[{"id": 1}]', '[{"at": "x"}]', "[[]]", "[NaN]"])
 def test_acts_that_cannot_be_read_are_none(memory: Connection, text: str) -> None:
     memory.backend.apply(Step(None, Set(binned.acts_key("here"), text, 60)))
