@@ -21,27 +21,48 @@ _NAME = (
 _NAMED = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAME})|(?:^|[_.-])(?:keys?|auth)$|passw|secret|token")
 """Names of what is secret."""
 _FLAG = re.compile(rf"(?i)-{{1,2}}[\w-]*(?:{_NAME}|key|auth)[\w-]*")
+_VALUE = (
+    r"(?:\\+[\"'][^\"'\\]*+|[a-z]{0,2}\"(?:[^\"\\]|\\.)*+\"|[a-z]{0,2}'(?:[^'\\]|\\.)*+'"
+    r"|[^\s,;&\"']+)"
+)
+"""A value: in quotes of JSON within a text, in quotes, or a word."""
+_URL = re.compile(r"[^\s\"'<>]++")
+# Each form is linear: these texts may be long, and a match holds the interpreter.
 _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL), STARS),
-    (re.compile(r"://[^\s\"'<>]*@"), f"://{STARS}@"),
+    (re.compile(r"(?i)\b((?:authorization|cookie):\s*+)[^\n\"']++"), rf"\1{STARS}"),
     (re.compile(r"(?i)\b(bearer|basic|digest|token)(\s+)[\w.~+/=-]{6,}"), rf"\1\2{STARS}"),
     (
         re.compile(
-            rf"(?i)([\w.-]*(?:{_NAME})[\w.-]*[\"']?\s*[=:]\s*)"
-            r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s,;&\"']+)"
+            rf"(?i)(?<![\w.-])(?=[\w.-]*?(?:{_NAME}))"
+            rf"([\w.-]++(?:\\*+[\"'])?\s*+(?:[=:]|%3D)\s*+){_VALUE}"
         ),
         rf"\1{STARS}",
     ),
     (
-        re.compile(rf"(?i)(\s|^)(-{{1,2}}[\w-]*(?:{_NAME}|key|auth)[\w-]*)(\s+|=)\S+"),
-        rf"\1\2\3{STARS}",
+        re.compile(
+            rf"(?i)(?<!\S)(?=-[\w-]*?(?:{_NAME}|key|auth))(-{{1,2}}[\w-]++(?:\s++|=))"
+            rf"(?:{_VALUE}|\S+)"
+        ),
+        rf"\1{STARS}",
     ),
+    (re.compile(r"(?i)(\bidentified by )'[^']*+'"), rf"\1{STARS}"),
+    (re.compile(r"(hooks\.slack\.com/\w++/)[\w/]++"), rf"\1{STARS}"),
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{12,}"), STARS),
     (
         re.compile(r"\b(?:gh[pousr]_|github_pat_|xox[a-z]-|[sr]k_(?:live|test)_|glpat-)[\w-]{8,}"),
         STARS,
     ),
-    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"), STARS),
+    (re.compile(r"\b(?:npm_|hf_|dop_v1_|whsec_|pypi-|sk-|SG\.)[\w.-]{20,}"), STARS),
+    (re.compile(r"(?<![\w-])eyJ[\w-]{8,}+\.[\w-]+(?:\.[\w-]*)?"), STARS),
+    (re.compile(r"\bbase64:[\w+/]{16,}={0,2}|(?<![\w+/=.-])[\w+/]{43}=(?![\w=])"), STARS),
+    (
+        re.compile(
+            r"(?<![\w+/=.-])(?=[\w+/]*\d)(?=[\w+/]*[a-z])(?=[\w+/]*[A-Z])"
+            r"[\w+][\w+/]{39}(?![\w+/=.-])"
+        ),
+        STARS,
+    ),
     (re.compile(r"(?<![\w-])(?=[\w-]*\d)(?=[\w-]*[a-z])(?=[\w-]*[A-Z])[\w-]{32,}={0,2}"), STARS),
 )
 _SHORTEST = 3
@@ -63,7 +84,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
-        text = self._known.sub(STARS, text)
+        text = _URL.sub(_without_account, self._known.sub(STARS, text))
         for form, shown in _FORMS:
             text = form.sub(shown, text)
         return text
@@ -95,6 +116,13 @@ class Redactor:
             is_after = isinstance(before, str) and _FLAG.fullmatch(before) is not None
             found.append(STARS if is_after else self.clean(each, named=named, depth=depth))
         return found
+
+
+def _without_account(found: re.Match[str]) -> str:
+    """Return a word without what is before the last `@` of a URL in it."""
+    scheme, mark, rest = found[0].partition("://")
+    _, at, place = rest.rpartition("@")
+    return f"{scheme}{mark}{STARS}@{place}" if at else f"{scheme}{mark}{rest}"
 
 
 def _of_environment() -> Iterator[str]:
