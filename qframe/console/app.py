@@ -251,11 +251,12 @@ def _helped(words: Sequence[str]) -> int:
 
 
 def _check_words(words: Sequence[str]) -> None:
-    """Refuses an empty word: an unset shell variable would mean the default, or all."""
+    """Refuses an empty or blank word: an unset shell variable would mean the default, or all."""
     before = ""
     for number, word in enumerate(words, 1):
-        if not word or (word.startswith("--") and word.endswith("=")):
-            option = word.rstrip("=") or (before if before.startswith("-") else "")
-            name = option or f"argument {number}"
-            raise ConfigurationError(f"{name} is empty: give it a value, or leave it out")
+        name, has_value, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        if not value.strip() and (has_value or not name):
+            option = name or (before if before.startswith("-") else "")
+            shown = option or f"argument {number}"
+            raise ConfigurationError(f"{shown} is empty: give it a value, or leave it out")
         before = word

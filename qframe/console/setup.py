@@ -128,6 +128,8 @@ def check(
     """
     if not with_payloads and (at_most or without_failed):
         raise ConfigurationError("--at-most and --without-failed are for --payloads")
+    if at_most < 0:
+        raise ConfigurationError("--at-most must not be negative: 0 reads all")
     queues = configured(config)
     if connection is not None:
         queues.settings.connection(connection)  # raises for an unknown one

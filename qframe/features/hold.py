@@ -137,10 +137,19 @@ def checked(hold: Hold) -> Hold:
         raise ConfigurationError("a hold needs a filter; qframe pause stops a whole queue")
     if len(hold.filter) > _LONGEST_FILTER:
         raise ConfigurationError(f"a filter has at most {_LONGEST_FILTER:,} characters")
+    if not _is_text(hold.filter):
+        raise ConfigurationError(f"{one_line(hold.filter, 60)!r} is no text in UTF-8")
     seconds = hold.until - hold.since
     if not 0 < seconds <= LONGEST:
         raise ConfigurationError(f"a hold lasts at most {LONGEST / 86400:g} days, and some time")
     return replace(hold, who=one_line(hold.who, 100), why=one_line(hold.why, 300))
+
+
+def _is_text(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 class HoldFeature(Feature):

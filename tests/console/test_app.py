@@ -74,12 +74,19 @@ def test_so_it_is_with_the_commands_of_schedule(shop: Shop, command: str) -> Non
     assert "--config" in said.out
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "init"])
+WITHOUT = {"init", "doctor"}
+"""Commands that go on without a configuration, and say so."""
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in WITHOUT])
 def test_each_command_takes_a_configuration_file(shop: Shop, command: str) -> None:
     assert "--config" in shop.run(command, "--help").out
     arguments = {"clear": ["database"], "forget": ["u"], "dispatch": ["shop.Order"]}
     arguments |= {"kick": ["database"], "cancel": ["u"]}
-    arguments |= {"scale": ["mail", "3"]}
+    arguments |= {"scale": ["mail", "3"], "hold": ["tag:a", "--for", "1h"]}
+    arguments |= {each: ["b"] for each in ("why", "unhold", "status", "flow", "silence")}
+    arguments |= {"event": ["b", "paid"], "move": ["database", "redis"]}
+    arguments |= {"import": ["rq", "redis://localhost"]}
     arguments |= {each: ["b"] for each in ("batch", "cancel-batch", "retry-batch")}
     said = shop.run(command, *arguments.get(command, []), "--config", "gone.toml")
     assert said.code == 2
@@ -115,6 +122,8 @@ def test_a_configuration_file_may_be_named_by_option_or_variable(
         (["work", "nowhere"], "unknown connection 'nowhere'"),
         (["--nonsense"], "No such option: --nonsense"),
         (["clear", ""], "argument 2 is empty: give it a value, or leave it out"),
+        (["cancel", "--where", " \t"], "--where is empty: give it a value, or leave it out"),
+        (["retry", "--where= "], "--where is empty: give it a value, or leave it out"),
         (["pause", ""], "argument 2 is empty"),
         (["size", "--queue", ""], "--queue is empty"),
         (["size", "--queue="], "--queue is empty"),

@@ -205,6 +205,11 @@ def test_the_options_of_check_payloads_need_it(shop: Shop) -> None:
     assert shop.run("check", "--without-failed").code == 2
 
 
+def test_check_payloads_reads_no_negative_number(shop: Shop) -> None:
+    said = shop.run("check", "--payloads", "--at-most", "-1")
+    assert (said.code, said.only()) == (2, "qframe: --at-most must not be negative: 0 reads all")
+
+
 def test_check_payloads_says_if_the_jobs_cannot_be_imported(shop: Shop) -> None:
     shop.write("qframe.toml", 'jobs = ["nowhere"]')
     checked = shop.run("check", "--payloads")

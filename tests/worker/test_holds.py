@@ -295,6 +295,7 @@ def test_a_worker_that_runs_learns_of_both(memory: Connection) -> None:
         ("class:app.A", 15 * 86400, "at most 14 days"),
         ("class:app.A", float("nan"), "at most 14 days"),
         (f"class:{'a' * 3000}", 60, "characters"),
+        ("class:\udcff", 60, "is no text in UTF-8"),
     ],
 )
 def test_what_is_no_hold(memory: Connection, text: str, seconds: float, what: str) -> None:
