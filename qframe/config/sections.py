@@ -46,7 +46,7 @@ class BinSettings(Section):
 
     seconds: Annotated[Seconds, Field(le=86400)] = 3600.0
     jobs: Annotated[Int, Field(ge=0, le=1_000_000)] = 10_000
-    bytes: Annotated[Int, Field(ge=0)] = 67_108_864
+    bytes: Annotated[Int, Field(ge=0, le=2**40)] = 67_108_864
 
 
 class QueueSettings(Section):
