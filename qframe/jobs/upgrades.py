@@ -124,4 +124,10 @@ def carried_over(cls: JobClass, data: Any, version: int) -> Any:  # noqa: ANN401
             f"{cls.__name__}.upgrade of version {version} returned a {type(made).__name__}, not "
             "the data"
         )
+    for key in made:
+        if not isinstance(key, str):
+            raise InvalidArguments(
+                f"{cls.__name__}.upgrade of version {version} returned a key that is a "
+                f"{type(key).__name__}, not a name"
+            )
     return made if kept is None else {**made, unset.KEY: kept}

@@ -190,7 +190,9 @@ class _Checking:
             if error.fields and later.issuperset(error.fields):
                 return
             raise _misfit(error, name, later) from None
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (a validator may raise anything)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 (a validator may raise anything)
             hides = job_class._hides()  # noqa: SLF001 (as its own messages do)
             why = type(error).__name__ if hides else tracebacks.placed(error)
             raise _TroubleError("misfit", f"raise {why}") from None

@@ -212,6 +212,9 @@ def test_an_upgrade_must_return_the_data(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Ship, "upgrade", lambda _data, _version: None)
     with pytest.raises(InvalidArguments, match="returned a NoneType, not the data"):
         upgrades.carried_over(Ship, {}, 1)
+    monkeypatch.setattr(Ship, "upgrade", lambda _data, _version: {1: "a\nb"})
+    with pytest.raises(InvalidArguments, match="returned a key that is a int, not a name"):
+        upgrades.carried_over(Ship, {}, 1)
 
 
 def test_a_failed_job_that_is_retried_is_upgraded_at_its_start(connection: Connection) -> None:

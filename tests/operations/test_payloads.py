@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,6 +94,8 @@ class Picky(Queueable):
             raise RuntimeError("not this one")
         if self.order == 14:
             raise SystemExit(0)
+        if self.order == 15:
+            raise CancelledError
 
     def handle(self) -> None: ...
 
@@ -185,6 +188,7 @@ def test_a_lacking_field_and_an_unknown_class_are_counted_by_class(
         (Ship(order=1), {"data": 7}, "do not fit: the payload's data is a int, not named fields"),
         (Picky(order=1), {"data": {"order": 13}}, "raise RuntimeError: not this one ("),
         (Picky(order=1), {"data": {"order": 14}}, "raise SystemExit: 0"),
+        (Picky(order=1), {"data": {"order": 15}}, "raise CancelledError"),
         (Versioned(order=1), {"dataVersion": 3}, "are newer: the payload has version 3, and the"),
         (
             Versioned(order=1),
