@@ -701,6 +701,17 @@ def test_a_class_names_its_queues_and_counts_its_jobs(here: Connection) -> None:
     assert said(made, "ready") == "nothing holds it up: 1 job waits, in mail"
 
 
+def test_of_a_class_is_said_that_its_jobs_are_delayed(here: Connection) -> None:
+    worker(here)
+    dispatch(Plain()).delay(3600).send()
+    made = why(f"{HERE}.Plain")
+    assert [each.kind for each in made.reasons] == ["delayed"]
+    assert said(made, "delayed").startswith("it is delayed, until 2")
+    dispatch(Plain()).send()
+    made = why(f"{HERE}.Plain")
+    assert said(made, "delayed").startswith("1 of 2 are delayed, the first until 2")
+
+
 def test_a_part_of_an_id_is_enough_if_only_one_has_it(here: Connection) -> None:
     failed = [dispatch(Broken(number=number)).send() for number in range(2)]
     drain(queues="mail")
@@ -1033,6 +1044,7 @@ def test_more_jobs_than_can_be_counted_in_time_are_told(
 ) -> None:
     bulk(Plain(number=number) for number in range(600))
     monkeypatch.setattr(of_class, "_SECONDS", 0.0)
+    monkeypatch.setattr(of_class, "_LISTED", 10)
     made = why(f"{HERE}.Plain", "class")
     assert made.state != "600 jobs wait"
     assert "not all jobs of here were looked at" in " ".join(made.unknown)

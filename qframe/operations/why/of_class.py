@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from qframe.connection import Connection
@@ -34,8 +34,8 @@ def of_page(board: Board, connection: Connection, job: str) -> Explanation:
 
 def explain(look: ConnectionLook, job: str) -> Explanation:
     """Returns what holds the jobs of a class up on one connection."""
-    why = Reasons()
-    counts = {} if look.quick else _counted(look, job, why)
+    why, delayed = Reasons(), list[str]()
+    counts = {} if look.quick else _counted(look, job, delayed, why)
     declared = of_code.declared(look, job, why)
     named = _queues(look, job, declared, counts)
     for queue in named:
@@ -46,6 +46,7 @@ def explain(look: ConnectionLook, job: str) -> Explanation:
     _schedules(look, job, why)
     _failures(look, job, why)
     waiting = sum(counts.values())
+    _delayed(delayed, waiting, why)
     state = count_of(waiting, "job waits", "jobs wait") if counts else NONE_WAITS
     if not why.found:
         where = together(sorted(counts)) or together(named)
@@ -54,8 +55,25 @@ def explain(look: ConnectionLook, job: str) -> Explanation:
     return why.explained("class", state, job=job, connection=look.name, queue=queue)
 
 
-def _counted(look: ConnectionLook, job: str, why: Reasons) -> dict[str, int]:
-    """Counts the waiting jobs of a class by queue, for about a second."""
+def _delayed(due: list[str], waiting: int, why: Reasons) -> None:
+    """Says how many of the waiting jobs are delayed; no worker has to be free for these alone."""
+    if not due:
+        return
+    if len(due) == waiting and not why.unknown:  # all were looked at
+        why.found = [each for each in why.found if each.kind not in {"busy", "order"}]
+    known = [moment for moment in due if moment]
+    each, first = (
+        ("it is", "") if waiting == 1 else (f"{len(due):,} of {waiting:,} are", "the first ")
+    )
+    when = f"until {min(known)} UTC" if known else "until a time that the backend does not tell"
+    why.add("delayed", f"{each} delayed, {first}{when}", why.began)
+
+
+def _counted(look: ConnectionLook, job: str, delayed: list[str], why: Reasons) -> dict[str, int]:
+    """Counts the waiting jobs of a class by queue, for about a second.
+
+    `delayed` gets the moments at which the delayed ones are due; "": unknown.
+    """
     if not {Capability.BROWSE, Capability.SEARCH} <= {*look.able}:
         why.cannot_know(f"{look.name} does not show its jobs: how many of the class wait")
         return {}
@@ -63,9 +81,11 @@ def _counted(look: ConnectionLook, job: str, why: Reasons) -> dict[str, int]:
     found: dict[str, int] = {}
     for queue in look.queues().value[:_MOST_QUEUES]:
         for place in (Place.READY, Place.DELAYED):
-            for count, is_all in _pages(look, queue, place, chosen, ends):
-                if count:
-                    found[queue] = found.get(queue, 0) + count
+            for page, is_all in _pages(look, queue, place, chosen, ends):
+                if page:
+                    found[queue] = found.get(queue, 0) + len(page)
+                if place is Place.DELAYED:
+                    delayed += [each.at or "" for each in page]
                 if not is_all:
                     why.cannot_know(
                         f"not all jobs of {look.name} were looked at: there are many, so more of "
@@ -76,7 +96,7 @@ def _counted(look: ConnectionLook, job: str, why: Reasons) -> dict[str, int]:
 
 def _pages(
     look: ConnectionLook, queue: str, place: Place, chosen: Filter, ends: float
-) -> Iterator[tuple[int, bool]]:
+) -> Iterator[tuple[Sequence[jobs.JobState], bool]]:
     after = ""
     while True:
         left = max(0.01, ends - time.monotonic())
@@ -84,7 +104,7 @@ def _pages(
         page = look.board.ask(look.connection, partial(jobs.listed, *at, after, _LISTED, left))
         after = page.after
         is_over = bool(after) and time.monotonic() >= ends
-        yield len(page.jobs), not is_over
+        yield page.jobs, not is_over
         if is_over or not after:
             return
 
