@@ -60,7 +60,8 @@ def undo(
         if identity and all(identity != each.id for each in acts):
             shown = one_line(identity, 40)
             raise ConfigurationError(f"the act {shown!r} has nothing in a bin: qframe undo --list")
-        return _purged(by_name, identity, dry_run=dry_run, yes=yes)
+        silent = [each.name for each in connections if each.name not in by_name]
+        return _purged(by_name, silent, identity, dry_run=dry_run, yes=yes)
     act = _chosen(acts, identity)
 
     def what() -> str:
@@ -99,11 +100,20 @@ def _chosen(acts: Sequence[operations.ActState], identity: str) -> operations.Ac
     raise ConfigurationError("nothing can be taken back")
 
 
-def _purged(by_name: dict[str, Connection], identity: str, *, dry_run: bool, yes: bool) -> int:
+def _purged(
+    by_name: dict[str, Connection],
+    silent: Sequence[str],
+    identity: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> int:
     what = f"empty the bin{f' of the act {one_line(identity, 40)}' if identity else ''} for good"
     if (code := stopped(lambda: what, dry_run=dry_run, yes=yes)) is not None:
         return code
     able = [each for each in by_name.values() if Capability.FACTS in each.capabilities]
     count = sum(operations.purge(each, identity) for each in able)
     say(f"removed {count_of(count, 'act', 'acts')} from the bin")
+    if silent:  # what is secret is still there
+        return print_error(f"the bin of {', '.join(silent)} was not emptied", 1)
     return 0

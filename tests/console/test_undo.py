@@ -91,6 +91,19 @@ def test_no_bin_is_emptied_for_an_act_that_is_not_there(shop: Shop) -> None:
     assert len(shop.run("undo", "--list", "--json").rows) == 1
 
 
+def test_a_bin_that_cannot_be_emptied_is_no_success(shop: Shop) -> None:
+    shop.write(
+        "qframe.toml",
+        '[connections.database]\ndriver = "database"\n'
+        '[connections.away]\ndriver = "redis"\nurl = "redis://127.0.0.1:1/0"\n',
+    )
+    push(shop)
+    shop.run("clear", "database", "--queue", "mail")
+    said = shop.run("undo", "--purge")
+    assert (said.code, said.lines) == (1, ["removed 1 act from the bin"])
+    assert said.err.endswith("qframe: the bin of away was not emptied\n")
+
+
 def test_the_bin_is_emptied(shop: Shop) -> None:
     push(shop)
     shop.run("clear", "database", "--queue", "mail")
