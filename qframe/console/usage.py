@@ -9,8 +9,8 @@ import typer
 
 from qframe.console.connections import configured
 from qframe.console.options import Config, ConnectionOption, Json, Limit, first
-from qframe.console.text import print_rows
-from qframe.exceptions import ConfigurationError
+from qframe.console.text import print_error, print_rows
+from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.failed.filters import moment
 from qframe.operations.board import Board
 from qframe.operations.usage import LONGEST, By, UsageState
@@ -46,9 +46,20 @@ def usage(
         raise ConfigurationError("no tags are counted: metric_tags selects them, as ['tenant:*']")
     if connection is not None:
         queues.connection(connection)
-    found = first(Board(queues, connection).usage(hours, what), limit)
+    board = Board(queues, connection)
+    found = first(board.usage(hours, what), limit)
+    _name_silent(board)
     rows = [each.model_dump() if as_json else _row(each, what) for each in found]
     print_rows(rows, (what, *_COLUMNS), empty="nothing was measured", as_json=as_json)
+
+
+def _name_silent(board: Board) -> None:
+    """Names the connections that do not answer. Raises `BackendUnavailable` if none does."""
+    lines = [*dict.fromkeys(board.silent.values())]  # connections may share a store
+    if lines and all(each.name in board.silent for each in board.connections()):
+        raise BackendUnavailable("; ".join(lines))
+    for line in lines:
+        print_error(line, 0)
 
 
 def _by(text: str) -> By:

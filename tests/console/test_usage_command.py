@@ -38,6 +38,18 @@ def test_the_longest_run_time_comes_first(shop: Shop) -> None:
     assert shop.run("usage", "--json", "--limit", "1").rows == rows[:1]
 
 
+@pytest.mark.parametrize("by", ["class", "tag"])
+def test_a_connection_that_does_not_answer_is_named(shop: Shop, by: str) -> None:
+    down = '[connections.down]\ndriver = "redis"\nurl = "redis://127.0.0.1:1/0"\n'
+    shop.write("qframe.toml", f'metric_tags = ["tenant:*"]\n{down}')
+    said = shop.run("usage", "--by", by)
+    assert "redis://127.0.0.1:1/0" in said.err
+    assert (said.code, said.lines) == (0, ["nothing was measured"])
+    said = shop.run("usage", "--by", by, "--connection", "down")
+    assert "redis://127.0.0.1:1/0" in said.err
+    assert (said.code, said.out) == (69, "")
+
+
 def test_by_tag(shop: Shop) -> None:
     counted(shop)
     assert "metric_tags" in shop.run("usage", "--by", "tag").only()
