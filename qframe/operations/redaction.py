@@ -18,7 +18,9 @@ _NAME = (
     r"pass(?:word|wd|phrase)?|pwd|secret|token|credential|authorization|cookie|session|signature|"
     r"dsn|salt|private|bearer|(?:api|access|signing|encryption|account|shared|auth)[_-]?keys?"
 )
-_NAMED = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAME})|(?:^|[_.-])(?:keys?|auth)$|passw|secret|token")
+_NAMED = re.compile(
+    rf"(?i)(?:^|[^a-z])(?:{_NAME})|(?:^|[_.-])(?:keys?|auth|pw|sig)$|passw|secret|token"
+)
 """Names of what is secret."""
 _FLAG = re.compile(rf"(?i)-{{1,2}}[\w-]*(?:{_NAME}|key|auth)[\w-]*")
 _VALUE = (
@@ -67,6 +69,10 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _SHORTEST = 3
 _SHORTEST_OF_ENVIRONMENT = 6
+_SHORTEST_PART = 8
+_PARTS = re.compile(r"[\s,;:=\"'{}\[\]]+")
+"""What is between the secrets of one variable: `shop:one,blog:two`, JSON, several lines."""
+_NEXT_URL = re.compile(r"[\s,;]+(?=\w+://)")
 _HARMLESS = {"PWD", "OLDPWD"}
 _DEEPEST = 30
 
@@ -127,11 +133,12 @@ def _without_account(found: re.Match[str]) -> str:
 
 def _of_environment() -> Iterator[str]:
     for name, value in os.environ.items():
-        if "://" in value:
-            yield from _of_url(value)
+        for each in {value, *_NEXT_URL.split(value)} if "://" in value else ():
+            yield from _of_url(each)
         is_secret = _NAMED.search(name) and name not in _HARMLESS
         if is_secret and len(value) >= _SHORTEST_OF_ENVIRONMENT:
             yield value
+            yield from (each for each in _PARTS.split(value) if len(each) >= _SHORTEST_PART)
 
 
 def _of(value: object, *, is_secret: bool) -> Iterator[str]:

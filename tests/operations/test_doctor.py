@@ -155,6 +155,23 @@ def test_what_is_no_secret_is_kept(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SHOP_TOKENS", "a:first-one,b:hidden-one"),
+        ("APP_SECRETS", '{"a": "hidden-one"}'),
+        ("SOME_KEY", "line-one\nhidden-one\n"),
+        ("DB_PW", "hidden-one"),
+        ("HOSTS", "redis://:hidden-one@a:1,redis://:other@b:1"),
+    ],
+)
+def test_each_secret_of_a_variable_is_known(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert Redactor(None).text("got hidden-one here") == "got *** here"
+
+
+@pytest.mark.parametrize(
     "part", ["a", "://", "password", "x-", "-key", " --key", "token ", "-eyJ", 'password="', "Aa1/"]
 )
 def test_a_long_text_takes_no_long_time(part: str) -> None:
