@@ -46,7 +46,7 @@ def test_hold_holds_unhold(shop: Shop) -> None:
         (["!", "--for", "2h"], "the filter '!' cannot be read at '!'"),
         (["class:a", "--for", "2h", "--queue", "a b"], "'a b'"),
         (["connection:none", "--for", "2h"], "the filter allows no connection"),
-        (["  ", "--for", "2h"], "a hold needs a filter"),
+        (["  ", "--for", "2h"], "argument 2 is empty"),
     ],
 )
 def test_what_cannot_be_held(shop: Shop, words: list[str], why: str) -> None:
