@@ -46,6 +46,7 @@ class AlertTask:
 
     name = "alerts"
     without = "no alert is checked"
+    waits_for_key = False
     key = None
 
     def __init__(self, queues: QueueManager) -> None:

@@ -23,6 +23,7 @@ class RelayTask:
 
     name = "the outbox"
     without = "the outbox is not relayed"
+    waits_for_key = False
     key = None
 
     def __init__(self, queues: QueueManager) -> None:

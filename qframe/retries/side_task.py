@@ -26,6 +26,7 @@ class RetryTask:
     name = "retries"
     without = "no retry goes on"
     key = MARK
+    waits_for_key = True
 
     def __init__(self, queues: QueueManager, connection: Connection) -> None:
         self._queues = queues

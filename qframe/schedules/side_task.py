@@ -18,6 +18,7 @@ class ScheduleTask:
 
     name = "schedules"
     without = "nothing is scheduled"
+    waits_for_key = False
 
     def __init__(self, queues: QueueManager, connection: Connection) -> None:
         self._queues = queues

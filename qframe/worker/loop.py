@@ -45,8 +45,10 @@ from qframe.worker.prefetch import Prefetch
 from qframe.worker.presence import Doing, Presence, Sight
 from qframe.worker.queues import WorkedQueues
 from qframe.worker.runner import Runner
+from qframe.worker.side_tasks import WatchedFact
 from qframe.worker.signals import Signals
 from qframe.worker.slots.base import SlottedRunner
+from qframe.worker.stacks import ASKED, StackAnswers
 
 log = logging.getLogger("qframe")
 
@@ -107,6 +109,8 @@ class Loop:
             on_written,
             metrics,
         )
+        asked = WatchedFact(ASKED, connection.store, self.control)
+        self._presence.stacks = StackAnswers(connection.store, entry.id, asked.last_known)
         self._presence.stacks.elsewhere = runner.stacks_elsewhere
         self._measuring = (
             None if metrics is None else Measuring(connection, metrics, entry.id, queues.names)

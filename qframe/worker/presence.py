@@ -106,12 +106,16 @@ class Presence:
         self._written = 0.0
         self._registers_at = 0.0
         self._writing = Writing("the worker's entry and counters")
-        self.stacks = StackAnswers(store, entry.id)
+        self.stacks: StackAnswers | None = None
         """Answers who asks where the worker is."""
 
     def beat(self) -> None:
         """Writes what has changed or is due. Never raises."""
-        self._writing.attempt(self._see, self._count, self._write, self.stacks.look)
+        self._writing.attempt(self._see, self._count, self._write, self._answer)
+
+    def _answer(self) -> None:
+        if self.stacks is not None:
+            self.stacks.look()
 
     def leave(self) -> None:
         """Writes the last counts and removes the entry. Never raises."""

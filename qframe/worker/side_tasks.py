@@ -33,6 +33,10 @@ class SideTask(Protocol):
     def key(self) -> str | None:
         """A fact on the worker's connection: once it is set, there is something to do."""
 
+    @property
+    def waits_for_key(self) -> bool:
+        """Whether there is nothing to do before the fact is set."""
+
     def is_wanted(self) -> bool:
         """Whether it is configured. Raises `ConfigurationError`."""
 
@@ -68,6 +72,10 @@ class SideTasks:
     def facts(self) -> Sequence[str | None]:
         """Returns the last known facts: other ones may mean that there is something to do."""
         return [each.last_known() for each in self._facts.values()]
+
+    def all_wait(self) -> bool:
+        """Whether all wait for facts that are not set."""
+        return all(each.waits_for_key for each in self.wanted) and not any(self.facts())
 
     def is_needed(self, task: SideTask) -> bool:
         """Whether there is something to do for a prepared task, as far as is known."""

@@ -21,7 +21,7 @@ EVERY = 5.0
 """Seconds between two looks of a worker whether somebody asks."""
 PATIENCE = EVERY + 2.0
 """Seconds in which every worker that can answer has."""
-_ASKED = "stacks:asked"
+ASKED = "stacks:asked"
 _ASKED_FOR = 30.0
 _KEPT = 60.0
 _PAUSE = 0.25
@@ -37,20 +37,20 @@ def _answer_key(worker: str) -> str:
 class StackAnswers:
     """Answers for one worker, at most once to each question."""
 
-    def __init__(self, store: Store, worker: str) -> None:
-        self._store, self._worker = store, worker
+    def __init__(self, store: Store, worker: str, asked: Callable[[], str | None]) -> None:
+        self._store, self._worker, self._asked = store, worker, asked
         self._looks_at = 0.0
         self._answered: str | None = None
         self.elsewhere: Callable[[], Mapping[str, str]] = dict
         """Returns the stacks of jobs in processes of their own."""
 
     def look(self) -> None:
-        """Answer if somebody asks; called each second, it reads the store every five."""
+        """Answer if somebody asks; called each second, it looks every five."""
         now = time.monotonic()
         if now < self._looks_at:
             return
         self._looks_at = now + EVERY
-        (asked,) = self._store.get(_ASKED)
+        asked = self._asked()
         if asked is not None and asked != self._answered:
             jobs = [f"{name}:\n  {text}\n\n" for name, text in self.elsewhere().items()]
             text = "".join([*jobs, taken()])[:_LONGEST]
@@ -77,7 +77,7 @@ def ask(store: Store, workers: Iterable[str], patience: float = PATIENCE) -> dic
     token, left, found = secrets.token_hex(8), [*workers], dict[str, str]()
     if not left:
         return found
-    store.set(_ASKED, token, _ASKED_FOR)
+    store.set(ASKED, token, _ASKED_FOR)
     ends = time.monotonic() + patience
     while left and time.monotonic() < ends:
         time.sleep(_PAUSE)

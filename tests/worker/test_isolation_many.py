@@ -144,7 +144,8 @@ def test_a_late_job_is_killed_and_no_worker_ends_for_it(project: Project, late: 
     project.let_go("held")
     wait_for(lambda: ended(project) == ["held"], "its neighbour")
     empty(project)
-    assert worker.err.count("Current thread") == 2, "its stack, each time"
+    # A busy machine may kill one before it has written its stack.
+    assert 1 <= worker.err.count("Current thread") <= 2
     stop(worker)
 
 

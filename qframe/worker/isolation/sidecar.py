@@ -74,6 +74,8 @@ class _Sidecar:
             self._pid = 0
             if not self._has_left:
                 log.warning("the process for %s %s", self._tasks.names, end.words())
+        if self._tasks.all_wait():
+            return
         facts = self._tasks.facts()
         if not self._has_left or facts != self._facts:
             self._has_left, self._facts, self._begun_at = False, facts, time.monotonic()

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from qframe.worker.health import Vitals
 from qframe.worker.recorder.memory import RING, JobRing, memory_file
 
-_BODY = 8 * 1024 * 1024
+_BODY = 8 * 1024 * 1024 - RING
 SIZE = _BODY + RING
 """Bytes of memory for a job, and for the rest; the system allocates only pages in use."""
 DUMP_AT = 1024 * 1024

@@ -333,9 +333,8 @@ def test_every_page_is_there_on_every_backend(project: Project, open_window: Ope
         page.get_by_role("heading", level=1, name=name).wait_for()
         assert page.locator("nav [aria-current=page]").inner_text() == name
     window.go("/classes")
-    row = page.locator("tr", has_text="Breaks")
+    row = page.locator("tr", has_text="Breaks").filter(has_text="ValueError: bad *")
     assert row.locator("td").all_inner_texts()[3] == "2"
-    assert "ValueError: bad *" in row.inner_text()
     window.is_clean()
 
 
