@@ -22,6 +22,10 @@ class SendWelcome(Queueable):
         return f"{self.text}, {self.user_id}"
 
 
+class SendPatiently(SendWelcome):
+    backoff = (60, 60)
+
+
 class SendLater(SendWelcome):
     delay = 60
 

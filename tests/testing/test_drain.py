@@ -21,7 +21,16 @@ from qframe import (
 from qframe.drivers.store import pause_key
 from qframe.testing import Drained, drain, embedded, fake
 from tests.support.beanstalkd_server import BeanstalkdServer
-from tests.testing.jobs import Endless, OnSync, Parent, SendWelcome, Settling, add, use
+from tests.testing.jobs import (
+    Endless,
+    OnSync,
+    Parent,
+    SendPatiently,
+    SendWelcome,
+    Settling,
+    add,
+    use,
+)
 
 
 @pytest.fixture
@@ -48,7 +57,7 @@ def database(fresh: Path) -> QueueManager:
 def test_it_works_all_queues_to_empty(queues: QueueManager) -> None:
     Parent.dispatch()
     add.dispatch(1)
-    bulk([SendWelcome(user_id=7), SendWelcome(user_id=0)])
+    bulk([SendWelcome(user_id=7), SendPatiently(user_id=0)])
     drained = drain()
     assert drained == Drained(done=5, retried=1)
     assert [str(error) for error in drained.errors] == ["nobody has number 0"]
