@@ -378,7 +378,6 @@ def test_restart_is_for_what_a_new_process_has_not(shop: Shop) -> None:
 
 
 def test_requests_and_what_it_calls_is_one_point(shop: Shop) -> None:
-    pytest.importorskip("requests")
     call, _ = run(Requests()).assert_repeatable(shop.state, shop.reset)
     assert call.startswith(f"the call GET {shop.url} (")
 
