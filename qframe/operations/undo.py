@@ -123,22 +123,18 @@ def undo(connection: Connection, act: str, done: Undone) -> None:
 def purge(connection: Connection, act: str = "") -> int:
     """Empties the bin of a connection, or of one act, at once. Returns how many acts it had."""
     backend, name = connection.backend, connection.name
-    gone = [each.id for each in binned.acts(backend, name) if act in {"", each.id}]
-    for each in gone:
-        prefix = binned.entry_key(name, each)
-        while page := backend.scan(prefix, _AT_ONCE):
-            backend.apply(Step(None, *(Unset(key) for key, _ in page)))
-    if not act:  # the list has the latest acts only
-        after = ""
-        while page := backend.scan(binned.all_entries(name), _AT_ONCE, after):
-            own = [Unset(key) for key, _ in page if binned.is_entry(name, key)]
-            if own:
-                backend.apply(Step(None, *own))
-            after = page[-1][0]
+    count = sum(act in {"", each.id} for each in binned.acts(backend, name))
+    # By their keys: the list has the latest acts only.
+    prefix, after = binned.entry_key(name, act) if act else binned.all_entries(name), ""
+    while page := backend.scan(prefix, _AT_ONCE, after):
+        own = [Unset(key) for key, _ in page if binned.is_entry(name, key)]
+        if own:
+            backend.apply(Step(None, *own))
+        after = page[-1][0]
     binned.change_acts(
-        backend, connection.name, lambda acts: [each for each in acts if act not in {"", each.id}]
+        backend, name, lambda acts: [each for each in acts if act not in {"", each.id}]
     )
-    return len(gone)
+    return count
 
 
 # -- one entry ------------------------------------------------------------------------------------
