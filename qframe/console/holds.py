@@ -55,7 +55,7 @@ def hold(
         if not chosen.allows("connection", found.name):
             return None
         made = operations.begin(found, where, seconds, who, why, names)
-        return next(each for each in operations.listed(found) if each.id == made.id)
+        return operations.state(found, made)
 
     done = JobConnections(configured(config), connection).each(begin)
     made = [(found, state) for found, state in done if state is not None]

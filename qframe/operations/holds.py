@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from pydantic import BaseModel
@@ -20,8 +21,8 @@ from qframe.features import hold as facts
 from qframe.features.hold import Hold
 from qframe.payload.text import one_line, queue_name
 from qframe.payload.timing import iso
+from qframe.worker.holds import ReadHold
 
-_PAGE = 1000
 _MOST_COUNTED = 10_000
 _AT_ONCE = 100
 _PASSES = 3
@@ -113,21 +114,20 @@ def read(connection: Connection) -> list[Hold]:
 
 def listed(connection: Connection) -> list[HoldState]:
     """Returns the holds of a connection, the latest last. Raises `BackendUnavailable`."""
-    return [_state(connection, each) for each in read(connection)]
+    return [state(connection, each) for each in read(connection)]
 
 
 def held_by(connection: Connection, job: Filtered) -> list[HoldState]:
     """Returns the holds that keep a job from running now. Raises `BackendUnavailable`."""
     return [
-        _state(connection, each)
+        state(connection, each)
         for each in read(connection)
-        if each.is_active
-        and (not each.queues or job.queue in each.queues)
-        and Filter(each.filter, HELD).fits(job)
+        if each.is_active and ReadHold(each).chooses(job)
     ]
 
 
-def _state(connection: Connection, hold: Hold) -> HoldState:
+def state(connection: Connection, hold: Hold) -> HoldState:
+    """Returns a hold as people see it. Raises `BackendUnavailable`."""
     return HoldState(
         id=hold.id,
         connection=connection.name,
@@ -144,14 +144,8 @@ def _state(connection: Connection, hold: Hold) -> HoldState:
 
 
 def _count(connection: Connection, id: str) -> int:  # noqa: A002 (as above)
-    prefix, count, after = facts.aside_key(connection.name, id), 0, ""
-    while count < _MOST_COUNTED:
-        page = connection.backend.scan(prefix, _PAGE, after)
-        count += len(page)
-        if len(page) < _PAGE:
-            break
-        after = page[-1][0]
-    return count
+    found = connection.store.items(facts.aside_key(connection.name, id))
+    return sum(1 for _ in islice(found, _MOST_COUNTED))
 
 
 # -- bringing back --------------------------------------------------------------------------------
@@ -183,13 +177,11 @@ class _Aside(NamedTuple):
 
 
 def _aside(connection: Connection, id: str) -> list[_Aside]:  # noqa: A002 (as above)
-    found: list[_Aside] = []
-    after, prefix = "", facts.aside_key(connection.name, id)
-    while page := connection.backend.scan(prefix, _PAGE, after):
-        for key, text in page:
-            found.append(_Aside(key, key[len(prefix) :], *(facts.place_of(text) or ("", ""))))
-        after = page[-1][0]
-    return found
+    prefix = facts.aside_key(connection.name, id)
+    return [
+        _Aside(key, key[len(prefix) :], *(facts.place_of(text) or ("", "")))
+        for key, text in connection.store.items(prefix)
+    ]
 
 
 def _woken(connection: Connection, aside: Sequence[_Aside]) -> set[str]:

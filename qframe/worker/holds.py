@@ -9,7 +9,7 @@ from typing import Any
 
 from qframe.contracts.status import State
 from qframe.exceptions import ConfigurationError
-from qframe.failed.filters import HELD, Filter
+from qframe.failed.filters import HELD, Filter, Filtered
 from qframe.features.base import End
 from qframe.features.hold import Hold, HoldFeature, holds_key, read_holds
 from qframe.features.reserved import ReservedJob
@@ -49,7 +49,7 @@ class ReadHold:
         self.hold = hold
         self._filter = Filter(hold.filter, HELD)
 
-    def chooses(self, job: ChosenByHold) -> bool:
+    def chooses(self, job: Filtered) -> bool:
         queues = self.hold.queues
         return (not queues or job.queue in queues) and self._filter.fits(job)
 
