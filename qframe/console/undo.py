@@ -49,9 +49,9 @@ def undo(
       qframe undo 5a0c9d1e --yes
     """
     connections = JobConnections(configured(config), connection)
-    read = connections.each(lambda each: operations.listed([each]))
+    read = connections.each(operations.acts_of)
     by_name = {found.name: found for found, _ in read}
-    acts = operations.listed([found for found, states in read if states])
+    acts = operations.put_together(read)
     if listing:
         rows = [each.model_dump() for each in acts]
         print_rows(rows, _COLUMNS, empty="nothing can be taken back", as_json=as_json)

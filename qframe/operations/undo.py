@@ -70,11 +70,22 @@ class Undone:
 
 def listed(connections: Iterable[Connection]) -> list[ActState]:
     """Returns the acts that can be taken back, the latest first. Raises `BackendUnavailable`."""
+    return put_together((each, acts_of(each)) for each in connections)
+
+
+def acts_of(connection: Connection) -> list[BinAct]:
+    """Returns the acts of one connection. Raises `BackendUnavailable`."""
+    if Capability.FACTS not in connection.capabilities:
+        return []
+    return binned.acts(connection.backend, connection.name)
+
+
+def put_together(acts: Iterable[tuple[Connection, Iterable[BinAct]]]) -> list[ActState]:
+    """Returns the acts of several connections, each once, the latest first."""
     found: dict[str, list[tuple[str, BinAct]]] = {}
-    for connection in connections:
-        if Capability.FACTS in connection.capabilities:
-            for act in binned.acts(connection.backend, connection.name):
-                found.setdefault(act.id, []).append((connection.name, act))
+    for connection, own in acts:
+        for act in own:
+            found.setdefault(act.id, []).append((connection.name, act))
     last_first = sorted(found.values(), key=lambda parts: -parts[0][1].at)
     return [_state(parts) for parts in last_first]
 
