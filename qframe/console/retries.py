@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -11,9 +10,9 @@ import typer
 from qframe.console.connections import configured
 from qframe.console.numbers import MANY, whole
 from qframe.console.options import Config, Json, Limit, first
+from qframe.console.person import person
 from qframe.console.text import print_rows, say
 from qframe.contracts.failed import FailedJob
-from qframe.drivers import process
 from qframe.exceptions import QframeError
 from qframe.failed.retry import Anew
 from qframe.manager import QueueManager
@@ -67,7 +66,7 @@ def retries(
     """
     queues = configured(config)
     if stop:
-        told = watched.stop(queues, stop, _who())
+        told = watched.stop(queues, stop, person())
         say(f"stopped the retry {told.id}: {told.retried:,} of {told.total:,} jobs were retried")
         return
     rows = [
@@ -91,7 +90,7 @@ def watch(
     queues: QueueManager, terms: RetryTerms, chosen: Iterable[FailedJob], of: str, anew: Anew
 ) -> int:
     """Begins a watched retry, and says how to see it; returns the exit code."""
-    made: RetryState = watched.start(queues, terms, map(watched.choose, chosen), of, _who(), anew)
+    made: RetryState = watched.start(queues, terms, map(watched.choose, chosen), of, person(), anew)
     if not made.total:
         say("no failed jobs to retry")
         return 0
@@ -126,10 +125,3 @@ def _has_worker(queues: QueueManager) -> bool:
         except QframeError:
             return True  # nobody knows
     return False
-
-
-def _who() -> str:
-    try:
-        return f"{getpass.getuser()}@{process.NAME}"
-    except (KeyError, OSError):  # a container without such a user
-        return process.NAME
