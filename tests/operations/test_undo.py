@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qframe import Queueable, QueueManager, batch, chain, dispatch, find_batch, job_status, manager
+from qframe import Queueable, batch, chain, dispatch, find_batch, job_status, manager
 from qframe.connection import Connection
 from qframe.contracts.browsing import Place
 from qframe.contracts.step import Set, Step
@@ -18,6 +18,7 @@ from qframe.operations import undo as undoing
 from qframe.operations.bin import BinAction, BinForecast
 from qframe.testing import drain
 from tests.conftest import settings_of
+from tests.support import here
 
 RAN: list[Any] = []
 
@@ -56,18 +57,7 @@ def memory(fresh: Path) -> Connection:
 
 def connected(fresh: Path, backend: dict[str, Any], **more: Any) -> Connection:
     RAN.clear()
-    made = QueueManager(
-        {
-            "root": fresh,
-            "default": "here",
-            "connections": {"here": {**backend, "retry_after": 60}},
-            "jobs": [__name__],
-            "groups": {"mail": {"order": "strict"}},
-            **more,
-        }
-    )
-    manager.use(made)
-    return made.connection()
+    return here.connected(fresh, backend, __name__, **more)
 
 
 def action(*, is_on: bool = True) -> BinAction:

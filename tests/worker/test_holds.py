@@ -12,7 +12,6 @@ import pytest
 
 from qframe import (
     Queueable,
-    QueueManager,
     Worker,
     WorkerOptions,
     chain,
@@ -30,6 +29,7 @@ from qframe.operations.jobs import FilteredMessage
 from qframe.testing import drain
 from qframe.worker.holds import WorkerHolds
 from tests.conftest import settings_of
+from tests.support import here
 from tests.support.process import wait_for
 
 RAN: list[Any] = []
@@ -81,17 +81,7 @@ def memory(fresh: Path) -> Connection:
 
 def connected(fresh: Path, backend: dict[str, Any]) -> Connection:
     RAN.clear()
-    made = QueueManager(
-        {
-            "root": fresh,
-            "default": "here",
-            "connections": {"here": {**backend, "retry_after": 60}},
-            "jobs": [__name__],
-            "groups": {"mail": {"order": "strict"}},
-        }
-    )
-    manager.use(made)
-    return made.connection()
+    return here.connected(fresh, backend, __name__)
 
 
 def hold(connection: Connection, text: str, seconds: float = 3600, **more: Any) -> Hold:
