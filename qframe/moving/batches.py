@@ -7,7 +7,6 @@ that is not complete gets them back.
 
 from __future__ import annotations
 
-import itertools
 import json
 import secrets
 import time
@@ -30,7 +29,8 @@ from qframe.contracts.step import (
 from qframe.exceptions import InvalidPayload, InvalidSignature
 from qframe.features.batch import batch_key
 from qframe.moving.transit import Transit, transit_prefix
-from qframe.moving.wholes import ParkedMessage, StayingWhole, Wholes, begun_batch, identity_of
+from qframe.moving.whole import StayingWhole
+from qframe.moving.wholes import Wholes, begun_batch, identity_of
 from qframe.outbox.text import decoded, encoded
 from qframe.payload.text import one_line
 
@@ -111,7 +111,7 @@ class BatchMover:
         """
         for parts, jobs in self._together():
             why = self._move(parts, jobs)
-            for each in itertools.chain(*jobs.values()):
+            for each in jobs:
                 gone = Expect(each.key, each.text), Unset(each.key)
                 if why:
                     self._source.backend.apply(Step(None, *gone, each.now()))
@@ -136,27 +136,23 @@ class BatchMover:
         Returns why both stay; "" if it has moved, or is gone, or the job is of none.
         """
         identity = self.identity(message)
-        return "" if identity is None else self._move(self._wholes.path(identity), {})
+        return "" if identity is None else self._move(self._wholes.path(identity), [])
 
-    def _together(self) -> Iterator[tuple[list[str], dict[str, list[ParkedJob]]]]:
-        """Return what moves together: batches and flows, and their parked jobs by these."""
+    def _together(self) -> Iterator[tuple[list[str], list[ParkedJob]]]:
+        """Return what moves together: batches and flows, and their parked jobs."""
         parts: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        jobs: defaultdict[str, dict[str, list[ParkedJob]]] = defaultdict(dict)
+        jobs: defaultdict[str, list[ParkedJob]] = defaultdict(list)
         for identity, some in self.parked().items():
             path = self._wholes.path(identity)
             parts[path[-1]].update(dict.fromkeys(path))
-            jobs[path[-1]][identity] = some
+            jobs[path[-1]] += some
         for outermost, found in jobs.items():
             yield [*parts[outermost]], found
 
-    def _move(self, parts: Sequence[str], jobs: Mapping[str, Sequence[ParkedJob]]) -> str:
+    def _move(self, parts: Sequence[str], jobs: Sequence[ParkedJob]) -> str:
         """Move what is kept of a whole. Returns why it stays; "" if it has moved, or is gone."""
         context = self._source.context
-        parked = [
-            ParkedMessage(identity, context.as_it_is(each.push.raw, each.push.queue).message)
-            for identity, some in jobs.items()
-            for each in some
-        ]
+        parked = [context.as_it_is(each.push.raw, each.push.queue).message for each in jobs]
         try:
             whole = self._wholes.gather(parts, parked)
         except StayingWhole as why:
