@@ -15,6 +15,7 @@ from itertools import islice
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.step import Expect, Set, Step
+from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.manager import QueueManager
 from qframe.retries.watched import ChosenJob, WatchedRetry
@@ -38,14 +39,14 @@ def place(queues: QueueManager) -> Connection:
     Raises `ConfigurationError`.
     """
     first = queues.connection()
-    able = [each for each in (first, *queues.holding_jobs()) if _keeps_facts(each.capabilities)]
+    able = [*filter(_keeps_facts, (first, *queues.holding_jobs()))]
     if not able:
         raise ConfigurationError("no connection has a store that could keep a watched retry")
     return able[0]
 
 
-def _keeps_facts(able: Capability) -> bool:
-    return Capability.FACTS in able
+def _keeps_facts(connection: Connection) -> bool:
+    return Capability.FACTS in connection.capabilities
 
 
 class RetryRuns:
@@ -82,10 +83,15 @@ class RetryRuns:
     def _mark(self) -> None:
         token = secrets.token_hex(8)
         self._store.set(MARK, token, _LASTS)
+        for each in self._other_stores():
+            with suppress(BackendUnavailable):  # the workers of the others drive it
+                each.set(MARK, token, _LASTS)
+
+    def _other_stores(self) -> Iterator[Store]:
+        """Yield the stores of the connections whose workers look for a mark there."""
         for each in self._queues.holding_jobs():
-            if _keeps_facts(each.capabilities) and each.store.backend is not self._store.backend:
-                with suppress(BackendUnavailable):  # the workers of the others drive it
-                    each.store.set(MARK, token, _LASTS)
+            if _keeps_facts(each) and each.store.backend is not self._store.backend:
+                yield each.store
 
     def all(self) -> list[WatchedRetry]:
         """Return all retries, the latest first."""
@@ -132,10 +138,9 @@ class RetryRuns:
     def unmark(self, mark: str) -> None:
         """Remove the mark, unless a retry was added meanwhile."""
         self._store.delete(MARK, mark)
-        for each in self._queues.holding_jobs():
-            if _keeps_facts(each.capabilities) and each.store.backend is not self._store.backend:
-                with suppress(BackendUnavailable):
-                    each.store.delete(MARK, mark)
+        for each in self._other_stores():
+            with suppress(BackendUnavailable):
+                each.delete(MARK, mark)
 
     def takes_turn(self, who: str) -> bool:
         """Take or keep the turn for `TURN` seconds; returns whether `who` has it."""
