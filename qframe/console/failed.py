@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -142,7 +142,6 @@ def retry(  # noqa: PLR0913 (one for each option of the command)
         raise ConfigurationError("--fresh does all steps again: leave out --from")
     anew = Anew(fresh=fresh, first=from_step)
     terms = terms_of(watch_first, then, stop_if)
-    of = in_words(uuids or (), queue=queue, cause=cause, where=where, connection=connection)
     chosen = _ChosenFailed(queue, where, cause)
     connections = JobConnections(configured(config), connection)
     stores = connections.failed_stores(answering=True)
@@ -150,18 +149,17 @@ def retry(  # noqa: PLR0913 (one for each option of the command)
         raise ConfigurationError(
             "say which: uuids, all, --queue NAME, --cause KEY or --where FILTER"
         )
+    records: Iterable[tuple[FailedStore, FailedJob]]
     if uuids and uuids != ["all"]:
         if not chosen.are_all:
             raise ConfigurationError("--queue, --cause and --where go with all, not with uuids")
         records = [_found(stores, uuid) for uuid in uuids]
-        if terms is not None:
-            return watch(connections.queues, terms, (each for _, each in records), of, anew)
-        count, code = connections.queue_again(records, anew)
-    elif terms is not None:
-        found = (record for _, record in chosen.of(stores))
-        return watch(connections.queues, terms, found, of, anew)
     else:
-        count, code = connections.queue_again(chosen.kept_in(stores), anew)
+        records = chosen.of(stores) if terms else chosen.kept_in(stores)
+    if terms is not None:
+        of = in_words(uuids or (), queue=queue, cause=cause, where=where, connection=connection)
+        return watch(connections.queues, terms, (each for _, each in records), of, anew)
+    count, code = connections.queue_again(records, anew)
     say(f"queued {count} failed jobs again")
     return code
 
