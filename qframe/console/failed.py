@@ -38,7 +38,7 @@ from qframe.failed.filters import Filter, tags_of
 from qframe.failed.retry import Anew
 from qframe.operations import failures, ids, recordings
 from qframe.operations.arguments import arguments_in
-from qframe.operations.bin import BinForecast
+from qframe.operations.bin_forecast import BinForecast
 from qframe.operations.board import Board
 from qframe.operations.recordings import RecordingState
 from qframe.payload import envelope, secret, tracebacks

@@ -34,7 +34,7 @@ from qframe.features.group_lines import waiting_queues
 from qframe.manager import QueueManager
 from qframe.operations import lists
 from qframe.operations import queues as operations
-from qframe.operations.bin import BinForecast
+from qframe.operations.bin_forecast import BinForecast
 from qframe.operations.queues import QueueState
 from qframe.payload.text import count_of, queue_name
 from qframe.worker import queue_facts, slot_leases

@@ -29,7 +29,8 @@ from qframe.failed.filters import RUNNING, WAITING, Filter, tags_of
 from qframe.features import status as facts
 from qframe.manager import QueueManager
 from qframe.operations import ids, jobs
-from qframe.operations.bin import BinAction, BinForecast
+from qframe.operations.bin import BinAction
+from qframe.operations.bin_forecast import BinForecast
 from qframe.operations.board import Board
 from qframe.operations.queues import with_jobs
 from qframe.operations.running import listed as listed_running

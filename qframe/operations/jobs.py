@@ -21,7 +21,7 @@ from qframe.features import in_line
 from qframe.features.group_lines import has_had
 from qframe.features.in_line import LinedJob
 from qframe.operations.arguments import arguments_of
-from qframe.operations.bin import Binning
+from qframe.operations.binning import Binning
 from qframe.payload import envelope, model_keys, secret
 from qframe.payload.text import one_line
 from qframe.payload.timing import iso

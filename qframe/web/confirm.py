@@ -9,7 +9,7 @@ from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.operations import failures, jobs, waiting
 from qframe.operations.actions import ACTIONS, Wanted, chosen_by, running_of, waiting_of
-from qframe.operations.bin import room_in_words
+from qframe.operations.bin_forecast import room_in_words
 from qframe.operations.board import Board
 from qframe.operations.failures import Listing
 from qframe.retries.terms import RetryTerms

@@ -15,7 +15,8 @@ from qframe.contracts.browsing import Place
 from qframe.contracts.step import Set, Step
 from qframe.features import binned
 from qframe.operations import undo as undoing
-from qframe.operations.bin import BinAction, BinForecast
+from qframe.operations.bin import BinAction
+from qframe.operations.bin_forecast import BinForecast
 from qframe.testing import drain
 from tests.conftest import settings_of
 from tests.support import here
