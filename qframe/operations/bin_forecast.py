@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 from qframe.connection import Connection
 from qframe.contracts.browsing import Place
@@ -44,14 +43,13 @@ class BinForecast:
         self._manager = manager
         self.is_on = is_on and manager.settings.bin.seconds > 0
         self._actions = BinAction(manager, "", "", "", is_on=is_on)
-        self._sizes: Counter[str] = Counter()
         self.kept = 0
         self.lost: Counter[str] = Counter()
 
     def add(self, connection: Connection, raw: bytes, more: int = 0, *, waits: bool = True) -> None:
         """Adds a job that waits, or has failed."""
         at = self._actions.at(connection)
-        size = self._sizes[connection.name] + len(raw) + more
+        size = len(raw) + more
         why = at.refusal(size)
         if (
             not why
@@ -61,8 +59,7 @@ class BinForecast:
         ):
             why = "a job of a flow is cancelled with what follows it"
         if not why:
-            self._sizes[connection.name] = size
-            at.act = replace(at.act, jobs=at.act.jobs + 1)
+            at.count(size)
             self.kept += 1
         else:
             self.lost[why] += 1

@@ -88,22 +88,20 @@ class Binning:
 
     def remove(self, found: Found) -> bool:
         """Removes a waiting job. Returns False if it moved."""
-        due = found.at if found.place is Place.DELAYED else None
-        prepare = partial(self._prepare, due=due, buried=found.place is Place.BURIED)
         if self._refusal:
-            return self._counted(self.connection.remove(found), [])
+            return self._for_good(self.connection.remove(found), self._refusal)
         kept: list[BinEntry] = []
-        return self._counted(self.connection.remove(found, lambda job: prepare(job, kept)), kept)
+        due = found.at if found.place is Place.DELAYED else None
+        is_buried = found.place is Place.BURIED
+        prepare = partial(self._prepare, kept=kept, due=due, buried=is_buried)
+        return self._counted(self.connection.remove(found, prepare), kept)
 
     def remove_in_line(self, job: LinedJob) -> bool:
         """Removes a job that stands in line. Returns False if it has a message meanwhile."""
         kept: list[BinEntry] = []
         entry = BinEntry(job.queue, job.raw)
         if why := self.refusal(entry.size):
-            done = self.connection.remove_in_line(job)
-            if done:
-                self._note_lost(why)
-            return done
+            return self._for_good(self.connection.remove_in_line(job), why)
         also = [self._fact(entry, _LINED)]
 
         def prepare(found: ReservedJob) -> None:
@@ -156,14 +154,20 @@ class Binning:
     def _note_lost(self, why: str) -> None:
         self.lost[one_line(why, 200)] += 1
 
-    def _counted(self, done: bool, kept: list[BinEntry]) -> bool:
-        if done and kept:
-            (entry,) = kept
-            size = self.act.size + entry.size
-            self.act = replace(self.act, jobs=self.act.jobs + 1, size=size)
-        elif done and not kept and self._refusal:
-            self._note_lost(self._refusal)
+    def _for_good(self, done: bool, why: str) -> bool:
+        if done:
+            self._note_lost(why)
         return done
+
+    def _counted(self, done: bool, kept: list[BinEntry]) -> bool:
+        for entry in kept if done else ():
+            self.count(entry.size)
+        return done
+
+    def count(self, size: int, jobs: int = 1) -> None:
+        """Counts a job of so many bytes in; with `jobs` as -1, out again."""
+        act = self.act
+        self.act = replace(act, jobs=act.jobs + jobs, size=act.size + jobs * size)
 
     # -- a whole queue ----------------------------------------------------------------------------
 
@@ -231,8 +235,7 @@ class Binning:
             kept: list[BinEntry] = []
             if not job.is_second():
                 self._prepare(job, kept, due=None, buried=False)
-                if kept:  # counted at once, as a bound of the next ones
-                    self._counted(True, kept)
+                self._counted(True, kept)  # at once, as a bound of the next ones
             ending.append((job, job.plan(end), kept))
         results = self.connection.backend.apply(*(plan for _, plan, _ in ending)) if ending else []
         for (job, plan, kept), result in zip(ending, results, strict=True):
@@ -241,9 +244,8 @@ class Binning:
                 plan.applied()
             elif result.outcome is Outcome.REFUSED:
                 done = self._settled(job, end)
-            if not done and kept:
-                size = self.act.size - kept[0].size
-                self.act = replace(self.act, jobs=self.act.jobs - 1, size=size)
+            for entry in () if done else kept:
+                self.count(entry.size, -1)
             count += done
         return count
 
@@ -260,10 +262,7 @@ class Binning:
         """Removes the record of a failed job. Returns whether it existed."""
         entry = self._of_failed(record)
         if why := self.refusal(entry.size):
-            done = store.forget(record)
-            if done:
-                self._note_lost(why)
-            return done
+            return self._for_good(store.forget(record), why)
         backend = self.connection.backend
         fact = self._fact(entry, _READY)
         # The entry first: if this process dies in between, undo finds the record and leaves it.
