@@ -5,7 +5,7 @@ A whole can move once each of its jobs has ended, is not pushed yet, or is parke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qframe.connection import Connection
@@ -59,12 +59,8 @@ class Wholes:
 
     def unfinished(self) -> tuple[int, int]:
         """Count the flows and the batches that have not ended."""
-        flows = filter(None, map(FlowStore(self._source.context).read, self._listed("flows:")))
-        batches = filter(None, map(self._batches.read, self._listed("batches:")))
+        flows, batches = FlowStore(self._source.context).all(), self._batches.all()
         return sum(not e.is_finished for e in flows), sum(not e.is_finished for e in batches)
-
-    def _listed(self, prefix: str) -> Iterator[str]:
-        return (key.rpartition(":")[2] for key in self._source.store.keys(prefix))
 
     def is_there(self, identity: str) -> bool:
         """Whether a batch or flow is kept here."""
