@@ -344,11 +344,7 @@ class MemoryBackend(Backend):
         with guarded, self._lock:
             there = self._in(queue, within)
             found = [message for message in there if text in message.raw][:limit]
-            return [
-                Found(queue, each.raw, each.place, each, self._due(each), self._lease_end(each))
-                for each in found
-                if each.place
-            ]
+            return self._shown(found)
 
     def browse(self, queue: str, place: Place, limit: int = 50, after: str = "") -> Page:
         held = {Place.HELD} if place is Place.RUNNING else set()
@@ -357,18 +353,14 @@ class MemoryBackend(Backend):
             there = [each for each in self._queue(queue) if each.place in {place, *held}]
             if place is Place.READY:
                 there = self._ready(queue)
-            found = [
-                Found(queue, each.raw, each.place, each, self._due(each), self._lease_end(each))
-                for each in there[first : first + limit]
-                if each.place
-            ]
+            found = self._shown(there[first : first + limit])
         last = first + len(found)
         return Page(found, str(last) if last < len(there) else "")
 
     def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:
         counts = [0] * steps
         with guarded, self._lock:
-            dues = [self._due(each) for each in self._queue(queue)]
+            dues = [self._moment(each, Place.DELAYED) for each in self._queue(queue)]
         for due in dues:
             at = -1 if due is None else int((due - since) // step)
             if 0 <= at < steps:
@@ -380,13 +372,19 @@ class MemoryBackend(Backend):
             there = self._ready(found.queue)
             return there.index(found.handle) if found.handle in there else None
 
-    def _due(self, message: Message) -> float | None:
-        if message.place is not Place.DELAYED:
-            return None
-        return time.time() + message.order[0] - self.clock()
+    def _shown(self, messages: Sequence[Message]) -> list[Found]:
+        """Return messages as a search shows them."""
+        found: list[Found] = []
+        for each in messages:
+            if each.place:
+                due = self._moment(each, Place.DELAYED)
+                ends = self._moment(each, Place.HELD, Place.RUNNING)
+                found.append(Found(each.queue, each.raw, each.place, each, due, ends))
+        return found
 
-    def _lease_end(self, message: Message) -> float | None:
-        if message.place not in {Place.HELD, Place.RUNNING}:
+    def _moment(self, message: Message, *places: Place) -> float | None:
+        """Return when the delay or lease of a message in one of these places ends."""
+        if message.place not in places:
             return None
         return time.time() + message.order[0] - self.clock()
 

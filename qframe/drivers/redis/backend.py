@@ -455,8 +455,7 @@ class RedisBackend(RedisFacts, Backend):
                 for stored, score in zip(rest[::2], rest[1::2], strict=True):
                     raw = message.read(stored, b"")[0]
                     if text in raw:
-                        place = _place(keys, key, score)
-                        found.append(Found(queue, raw, place, stored, *_moments(place, score)))
+                        found.append(_found(keys, key, stored, score, raw))
         return found[:limit]
 
     def due_by_step(self, queue: str, since: float, step: float, steps: int) -> list[int]:
@@ -471,13 +470,7 @@ class RedisBackend(RedisFacts, Backend):
         last = first + limit  # one more than `limit` shows whether there is another page
         rows = self._rows(keys, place, first, last)
         found = [
-            Found(
-                queue,
-                message.read(stored, b"")[0],
-                _place(keys, key, score),
-                stored,
-                *_moments(_place(keys, key, score), score),
-            )
+            _found(keys, key, stored, score, message.read(stored, b"")[0])
             for key, stored, score in rows[:limit]
         ]
         return Page(found, str(last) if len(rows) > limit else "")
@@ -634,11 +627,12 @@ def _starts_elsewhere(jobs: Sequence[RedisJob], connection: RedisConnection) -> 
     return starts
 
 
-def _moments(place: Place, score: bytes) -> tuple[float | None, float | None]:
-    """Return when a message is due, and when its lease ends."""
-    if place is Place.DELAYED:
-        return float(score), None
-    return None, float(score) if place in {Place.RUNNING, Place.HELD} else None
+def _found(keys: QueueKeys, key: str, stored: bytes, score: bytes, raw: bytes) -> Found:
+    """Return a stored message as a search shows it; the score says when it is due, or free."""
+    place = _place(keys, key, score)
+    at = float(score) if place is Place.DELAYED else None
+    ends = float(score) if place in {Place.RUNNING, Place.HELD} else None
+    return Found(keys.queue, raw, place, stored, at, ends)
 
 
 def _place(keys: QueueKeys, key: str, score: bytes) -> Place:
