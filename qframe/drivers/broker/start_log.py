@@ -39,16 +39,15 @@ class StartedHere:
         """How many messages of a fact have not ended."""
         self._over: list[str] = []
 
-    def begin(self, ids: Iterable[str]) -> tuple[str, list[str]]:
-        """Return the name of the fact that is to have them, and those to remove."""
+    def begin(self, ids: Iterable[str]) -> str:
+        """Return the name of the fact that is to have them."""
         with self._lock:
             self._number += 1
             name = f"{self._name}:{self._number}"
             here = dict.fromkeys(ids, name)
             self._facts.update(here)
             self._left[name] = len(here)
-            over, self._over = self._over, []
-            return name, over
+            return name
 
     def end(self, ids: Iterable[str]) -> None:
         """Note that messages are gone from the broker."""
@@ -77,14 +76,16 @@ class StartLog:
 
     def note(self, here: StartedHere, ids: Sequence[str]) -> None:
         """Note starts. If the facts do not answer, a log record says so."""
-        name, over = here.begin(ids)
-        removing = [Unset(self._key(each)) for each in over]
-        self._apply(Step(None, Set(self._key(name), json.dumps([*ids]), _KEPT), *removing))
+        noted = Set(self._key(here.begin(ids)), json.dumps([*ids]), _KEPT)
+        self._apply(Step(None, noted, *self._removing(here)))
 
     def leave(self, here: StartedHere) -> None:
         """Remove what has ended."""
-        if over := here.take_over():
-            self._apply(Step(None, *(Unset(self._key(each)) for each in over)))
+        if removing := self._removing(here):
+            self._apply(Step(None, *removing))
+
+    def _removing(self, here: StartedHere) -> list[Unset]:
+        return [Unset(self._key(each)) for each in here.take_over()]
 
     def has(self, id: str) -> bool:  # noqa: A002 (as the contract calls it)
         """Whether a message was started. Raises `BackendUnavailable`."""
