@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from qframe.contracts.recording import Recording, SeenStack, UsedPoint
@@ -105,12 +106,10 @@ def _folded(seen: Sequence[Seen], end: float) -> tuple[SeenStack, ...]:
 def _bounded(found: Recording) -> Recording:
     """Leaves out the earliest stacks, then log lines, while it is too large."""
     while len(json.dumps(found.fields(), ensure_ascii=False)) > _LARGEST:
-        fields = {name: getattr(found, name) for name in Recording.__dataclass_fields__}
         if len(found.stacks) > 1:
-            fields["stacks"] = found.stacks[:-1]
+            found = replace(found, stacks=found.stacks[:-1])
         elif found.log:
-            fields["log"] = found.log[1:]
+            found = replace(found, log=found.log[1:])
         else:
             break
-        found = Recording(**fields)
     return found
