@@ -50,20 +50,16 @@ class ChildExit:
         if self.status is None:
             return "has ended, nobody knows how"
         if self.is_killed:
-            return f"killed by {process_tree.signal_name(os.WTERMSIG(self.status))}"
+            return f"killed by {process_tree.signal_name(self.signal)}"
         return f"exited with code {os.waitstatus_to_exitcode(self.status)}"
 
     def words(self) -> str:
         used = f" (pid {self.pid}, at most {self.megabytes:.0f} MB, {self.seconds:.2f} s of CPU)"
-        if self.status is None:
-            return f"has ended, nobody knows how{used}"
-        if not self.is_killed:
-            return f"exited with code {os.waitstatus_to_exitcode(self.status)}{used}"
-        number = os.WTERMSIG(self.status)
-        name = process_tree.signal_name(number)
-        guess = ", possibly out of memory" if number == signal.SIGKILL else ""
+        if self.status is None or not self.is_killed:
+            return f"{self.how()}{used}"
+        guess = ", possibly out of memory" if self.signal == signal.SIGKILL else ""
         core = ", core dumped" if os.WCOREDUMP(self.status) else ""
-        return f"was killed by {name}{guess}{core}{used}"
+        return f"was {self.how()}{guess}{core}{used}"
 
 
 class Spawner:
