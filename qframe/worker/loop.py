@@ -101,6 +101,8 @@ class Loop:
         self.control.watch(runner.holds.key, runner.holds.heard)
         self._look_every = 0.0 if queues.patterns else connection.backend.look_every
         metrics = Metrics(connection.store, connection.name) if connection.is_measured else None
+        asked = WatchedFact(ASKED, connection.store, self.control).last_known
+        answers = StackAnswers(connection.store, entry.id, asked, runner.stacks_elsewhere)
         self._presence = Presence(
             connection.store,
             entry,
@@ -108,10 +110,8 @@ class Loop:
             self._seen,
             on_written,
             metrics,
+            answers.look,
         )
-        asked = WatchedFact(ASKED, connection.store, self.control)
-        self._presence.stacks = StackAnswers(connection.store, entry.id, asked.last_known)
-        self._presence.stacks.elsewhere = runner.stacks_elsewhere
         self._measuring = (
             None if metrics is None else Measuring(connection, metrics, entry.id, queues.names)
         )

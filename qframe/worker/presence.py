@@ -21,7 +21,6 @@ from qframe.payload import tags, tracebacks
 from qframe.payload.text import one_line
 from qframe.worker import memory
 from qframe.worker.roster import BEAT, KEPT, REGISTER, TTL, Entry, RunningJob
-from qframe.worker.stacks import StackAnswers
 
 log = logging.getLogger("qframe")
 
@@ -80,8 +79,9 @@ class Writing:
 class Presence:
     """What one worker reports: `beat` is called once a second, `leave` at its end.
 
-    `look` returns what the worker is doing; `on_written` is called with it. A store that does not
-    answer disturbs nothing: the entry expires, counts are kept until it answers.
+    `look` returns what the worker is doing; `on_written` is called with it. `answer` is called by
+    each `beat`, and answers who asks where the worker is. A store that does not answer disturbs
+    nothing: the entry expires, counts are kept until it answers.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Presence:
         look: Callable[[], Sight],
         on_written: Callable[[Entry], None] | None = None,
         metrics: Metrics | None = None,
+        answer: Callable[[], object] = lambda: None,
     ) -> None:
         self.entry = entry
         self._store = store
@@ -101,21 +102,16 @@ class Presence:
         """The metrics by tag, and their recorder."""
         self._look = look
         self._on_written = on_written
+        self._answer = answer
         self._reported: dict[Job, RunningJob] = {}
         """The entries of the running jobs."""
         self._written = 0.0
         self._registers_at = 0.0
         self._writing = Writing("the worker's entry and counters")
-        self.stacks: StackAnswers | None = None
-        """Answers who asks where the worker is."""
 
     def beat(self) -> None:
         """Writes what has changed or is due. Never raises."""
         self._writing.attempt(self._see, self._count, self._write, self._answer)
-
-    def _answer(self) -> None:
-        if self.stacks is not None:
-            self.stacks.look()
 
     def leave(self) -> None:
         """Writes the last counts and removes the entry. Never raises."""

@@ -35,14 +35,23 @@ def _answer_key(worker: str) -> str:
 
 
 class StackAnswers:
-    """Answers for one worker, at most once to each question."""
+    """Answers for one worker, at most once to each question.
 
-    def __init__(self, store: Store, worker: str, asked: Callable[[], str | None]) -> None:
+    `asked` returns the question, if there is one, `elsewhere` the stacks of jobs in processes of
+    their own.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        asked: Callable[[], str | None],
+        elsewhere: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._store, self._worker, self._asked = store, worker, asked
+        self._elsewhere = elsewhere
         self._looks_at = 0.0
         self._answered: str | None = None
-        self.elsewhere: Callable[[], Mapping[str, str]] = dict
-        """Returns the stacks of jobs in processes of their own."""
 
     def look(self) -> None:
         """Answer if somebody asks; called each second, it looks every five."""
@@ -52,7 +61,7 @@ class StackAnswers:
         self._looks_at = now + EVERY
         asked = self._asked()
         if asked is not None and asked != self._answered:
-            jobs = [f"{name}:\n  {text}\n\n" for name, text in self.elsewhere().items()]
+            jobs = [f"{name}:\n  {text}\n\n" for name, text in self._elsewhere().items()]
             text = "".join([*jobs, taken()])[:_LONGEST]
             answer = json.dumps({"asked": asked, "text": text})
             self._store.set(_answer_key(self._worker), answer, _KEPT)

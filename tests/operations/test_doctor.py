@@ -228,8 +228,12 @@ def test_jobs_in_processes_of_their_own_are_shown_first(
 ) -> None:
     monkeypatch.setattr(stacks, "EVERY", 0.0)
     store = queues.connection().store
-    answers = stacks.StackAnswers(store, "w", lambda: store.get(stacks.ASKED)[0])
-    answers.elsewhere = lambda: {"app.Job 1 in its process": "/srv/app.py:3 f\n  /srv/app.py:9 g"}
+    answers = stacks.StackAnswers(
+        store,
+        "w",
+        lambda: store.get(stacks.ASKED)[0],
+        lambda: {"app.Job 1 in its process": "/srv/app.py:3 f\n  /srv/app.py:9 g"},
+    )
     found: dict[str, str] = {}
     asking = threading.Thread(target=lambda: found.update(stacks.ask(store, ["w"], 20)))
     asking.start()
