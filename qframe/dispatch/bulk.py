@@ -180,8 +180,7 @@ def _bulk_committed(
     with sending(placed[0][0], many=True):
         for connection, job in placed:
             if connection not in gathered:
-                gathered[connection] = connection.gather(queue)
-                gathered[connection].later = later
+                gathered[connection] = connection.gather(queue, later)
             made = gathered[connection].plan(job)
             built.append(Unpushed(connection, made.queue, job, made.message, made.delay))
 
@@ -245,8 +244,7 @@ def _pushing(
     with sending(placed[0][0], many=True):
         for connection, job in placed:
             if connection not in gathered:
-                gathered[connection] = BulkPush(connection, queue)
-                gathered[connection].later = later
+                gathered[connection] = BulkPush(connection, queue, later)
             made = gathered[connection].plan(job)
             uuids.append(made.uuid)
             built.append((made.queue, made.raw, made.delay))

@@ -92,9 +92,9 @@ class SyncConnection(Connection):
         self.fire_dispatched(job, pushing, "")
         return self.work_off(deque([Push(pushing.queue, pushing.raw)]), type(ours))
 
-    def gather(self, queue: str | None) -> BulkPush:
+    def gather(self, queue: str | None, later: Iterator[float] | None = None) -> BulkPush:
         """Return a bulk that runs jobs one after the other."""
-        return _SyncPush(self, queue)
+        return _SyncPush(self, queue, later)
 
     def push_raw(self, payload: str | bytes, queue: str | None = None, delay: float = 0) -> str:
         """Raise `Unsupported`, even for a fake: only a job object can run here."""
