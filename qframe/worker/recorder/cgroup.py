@@ -6,6 +6,7 @@ It needs no right: where the files cannot be read, nothing is known.
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ _KEPT = 50
 _NONE = 1 << 60
 """Bytes from which version 1 means no limit."""
 _MEGABYTE = 1024 * 1024
+_ROW = re.compile(r"^\d+:([^:\n]*):(.*)$", re.MULTILINE)
+"""Controllers and path of a cgroup; version 2 names no controllers."""
 
 Counts = dict[str, int]
 
@@ -70,32 +73,26 @@ class MemoryEvents:
 def _places(mount: Path, proc: Path) -> tuple[list[tuple[str, Path]], list[Path]]:
     """Returns the files with counts, each with the name of its one count or "", and with limits."""
     try:
-        rows = [row.split(":", 2) for row in proc.read_text("utf-8", "replace").splitlines()]
+        rows = _ROW.findall(proc.read_text("utf-8", "replace"))
     except OSError:
         return [], []
-    for _, controllers, path in (row for row in rows if len(row) == 3):  # noqa: PLR2004 (its fields)
-        if "memory" in controllers.split(","):
-            folders = _folders(mount / "memory", path, "memory.limit_in_bytes")
-            if folders:
-                counts = [("", folders[0] / "memory.oom_control")]
-                counts.append(("max", folders[0] / "memory.failcnt"))
-                return counts, [each / "memory.limit_in_bytes" for each in folders]
-    for number, _, path in (row for row in rows if len(row) == 3):  # noqa: PLR2004 (its fields)
-        if number == "0":
-            folders = _folders(mount, path, "memory.events")
-            if folders:
-                return [("", folders[0] / "memory.events")], [
-                    each / "memory.max" for each in folders
-                ]
-    return [], []
+    paths = {name: path for controllers, path in rows for name in controllers.split(",")}
+    folders = _folders(mount / "memory", paths.get("memory"), "memory.limit_in_bytes")
+    if folders:
+        counts = [("", folders[0] / "memory.oom_control"), ("max", folders[0] / "memory.failcnt")]
+        return counts, [each / "memory.limit_in_bytes" for each in folders]
+    folders = _folders(mount, paths.get(""), "memory.events")
+    counts = [("", each / "memory.events") for each in folders[:1]]
+    return counts, [each / "memory.max" for each in folders]
 
 
-def _folders(root: Path, path: str, has: str) -> list[Path]:
+def _folders(root: Path, path: str | None, has: str) -> list[Path]:
     """Returns the folders of a cgroup and of those above it that have a file.
 
     In a container the path may be that of the host, and only the root is there.
     """
+    if path is None:
+        return []
     own = root / path.strip("/")
-    found = [each for each in (own, *own.parents) if each == root or root in each.parents]
-    found = [each for each in found if (each / has).exists()]
-    return found if ".." not in own.parts else [each for each in (root,) if (each / has).exists()]
+    near = (root,) if ".." in own.parts else (own, *own.parents)
+    return [each for each in near if each.is_relative_to(root) and (each / has).exists()]
