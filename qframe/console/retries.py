@@ -83,7 +83,7 @@ def terms_of(first: int | None, then: str, stop_if: str) -> RetryTerms | None:
     """
     if first is None and not then and not stop_if:
         return None
-    return RetryTerms.read(FIRST if first is None else first, then or THEN, stop_if or STOP_IF)
+    return RetryTerms.asked(first, then, stop_if)
 
 
 def watch(

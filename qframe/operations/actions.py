@@ -47,7 +47,7 @@ from qframe.operations.waiting import Scope
 from qframe.operations.workers import WorkerState
 from qframe.payload.text import count_of, one_line, queue_name
 from qframe.payload.timing import iso
-from qframe.retries.terms import FIRST, STOP_IF, THEN, RetryTerms
+from qframe.retries.terms import RetryTerms
 from qframe.retries.watched import ChosenJob
 from qframe.schedules.options import Missed
 from qframe.schedules.rows import Grace, Overlap, Spread, row_of
@@ -317,11 +317,7 @@ def _retry(
 
 def _watch_retry(board: Board, wanted: Wanted, who: str) -> Done:
     """Begins a retry that workers drive: some jobs first, the rest at a pace."""
-    terms = RetryTerms.read(
-        FIRST if wanted.first is None else wanted.first,
-        wanted.then or THEN,
-        wanted.stop_if or STOP_IF,
-    )
+    terms = RetryTerms.asked(wanted.first, wanted.then, wanted.stop_if)
     found: list[ChosenJob] = []
     of = what(wanted)
 

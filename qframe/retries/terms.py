@@ -41,7 +41,7 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class RetryTerms:
-    """The terms of a watched retry. `read` makes them from text."""
+    """The terms of a watched retry. `read` and `asked` make them from text."""
 
     first: int
     then: str
@@ -62,6 +62,11 @@ class RetryTerms:
                 f"then: takes 1/d to {_MOST_PER_SECOND:g}/s, not {one_line(then, 60)}"
             )
         return cls(first, then, stop_if, _rule(stop_if))
+
+    @classmethod
+    def asked(cls, first: int | None, then: str, stop_if: str) -> RetryTerms:
+        """Parse what people gave; None or "" is the default. Raises `ConfigurationError`."""
+        return cls.read(FIRST if first is None else first, then or THEN, stop_if or STOP_IF)
 
     @property
     def per_second(self) -> float:
