@@ -348,10 +348,8 @@ def _choosing(
         found.append(retries.choose(record))
         return True
 
-    for store in board.failed.stores():
-        for record in store.all(chosen.queue):
-            if chosen.fits(record):
-                yield partial(keep, record)
+    for _, record in failures.chosen_in(board.failed.stores(), chosen):
+        yield partial(keep, record)
     yield begin
 
 

@@ -309,12 +309,17 @@ def kept_in(
     stores: Sequence[FailedStore], chosen: Filter
 ) -> Iterator[tuple[FailedStore, FailedJob]]:
     """Yields those a filter chooses even if some are removed meanwhile."""
-    return read_again(
-        (store, record.uuid)
-        for store in stores
-        for record in store.all(chosen.queue)
-        if chosen.fits(record)
-    )
+    return read_again((store, record.uuid) for store, record in chosen_in(stores, chosen))
+
+
+def chosen_in(
+    stores: Sequence[FailedStore], chosen: Filter
+) -> Iterator[tuple[FailedStore, FailedJob]]:
+    """Yields those a filter chooses."""
+    for store in stores:
+        for record in store.all(chosen.queue):
+            if chosen.fits(record):
+                yield store, record
 
 
 def read_again(
