@@ -10,7 +10,7 @@ from qframe import config, manager
 from qframe.connection import Connection
 from qframe.console.text import print_error
 from qframe.contracts.failed import FailedJob
-from qframe.drivers.failed_store import FailedStore
+from qframe.drivers.failed_store import FailedStore, each_place
 from qframe.exceptions import QframeError
 from qframe.failed.retry import Anew, retry
 from qframe.manager import QueueManager
@@ -60,7 +60,7 @@ class JobConnections:
                 store.count()
             return store
 
-        return reach.each_place(store for _, store in self.each(find))
+        return each_place(store for _, store in self.each(find))
 
     def queue_again(
         self, chosen: Iterable[tuple[FailedStore, FailedJob]], anew: Anew = _ON

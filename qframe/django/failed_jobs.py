@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 from qframe import manager
 from qframe.contracts.failed import FailedJob
-from qframe.drivers.failed_store import FailedStore
+from qframe.drivers.failed_store import FailedStore, each_place
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.failed.filters import Filter
 from qframe.failed.retry import retry
-from qframe.operations import reach
 from qframe.operations.actions import log_action
 from qframe.operations.failures import LOOKED_AT, FailedState
 
@@ -39,7 +38,7 @@ def stores() -> tuple[list[FailedStore], list[str]]:
             found.append(store)
         except BackendUnavailable as error:
             silent.append(str(error))
-    return list(reach.each_place(found)), list(dict.fromkeys(silent))
+    return each_place(found), list(dict.fromkeys(silent))
 
 
 def chosen(words: str, after: str = "") -> FailedAdminPage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from qframe.contracts.backend import Backend
 from qframe.contracts.failed import FailedJob
@@ -113,3 +113,11 @@ class FailedStore:
             if before is None or record.failed_at < before:
                 removed += self.forget(record)
         return removed
+
+
+def each_place(stores: Iterable[FailedStore]) -> list[FailedStore]:
+    """Return failed stores, each place once: connections may share one."""
+    found: dict[int, FailedStore] = {}
+    for store in stores:
+        found.setdefault(id(store.place), store)
+    return list(found.values())

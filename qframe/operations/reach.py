@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from qframe.connection import Connection
-from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable
 from qframe.manager import QueueManager
 
@@ -34,11 +33,3 @@ def ask(
         except BackendUnavailable as error:
             answers.silent.append((connection, error))
     return answers
-
-
-def each_place(stores: Iterable[FailedStore]) -> list[FailedStore]:
-    """Returns failed stores, each place once: connections may share one."""
-    found: dict[int, FailedStore] = {}
-    for store in stores:
-        found.setdefault(id(store.place), store)
-    return list(found.values())

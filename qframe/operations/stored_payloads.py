@@ -18,13 +18,13 @@ from pydantic import ValidationError
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
+from qframe.drivers.failed_store import each_place
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
 from qframe.failed.filters import Filter
 from qframe.features.group_lines import waiting_queues
 from qframe.manager import QueueManager
 from qframe.operations import jobs
-from qframe.operations.reach import each_place
 from qframe.payload import envelope
 from qframe.payload.signature import unsealed
 from qframe.payload.text import one_line

@@ -19,7 +19,7 @@ from qframe.contracts.backend import Capability, suspending_clock
 from qframe.contracts.failed import FailedJob
 from qframe.contracts.status import JobStatus, State
 from qframe.drivers import process
-from qframe.drivers.failed_store import FailedStore
+from qframe.drivers.failed_store import FailedStore, each_place
 from qframe.exceptions import BackendUnavailable, ConfigurationError, InvalidPayload, QframeError
 from qframe.failed.retry import Anew, destination, retry
 from qframe.features import status
@@ -163,12 +163,11 @@ class RetryDriver:
         return None, None
 
     def _stores(self) -> Sequence[FailedStore]:
-        found: dict[int, FailedStore] = {}
+        found: list[FailedStore] = []
         for each in self._queues.holding_jobs():
             with suppress(ConfigurationError):  # it keeps none
-                store = self._queues.failed_store(each.name)
-                found.setdefault(id(store.place), store)
-        return [*found.values()]
+                found.append(self._queues.failed_store(each.name))
+        return each_place(found)
 
     def _meet(self, run: WatchedRetry, job: ChosenJob) -> None:
         """Note a job whose record is gone: retried by a driver before this one, or removed."""
