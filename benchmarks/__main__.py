@@ -67,7 +67,8 @@ def main() -> int:
         choices=[*PARTS, *workloads.PARTS, *concurrency.PARTS, *web.PARTS, *workers.PARTS],
         help="measure this part alone; repeatable: of postgres and mariadb "
         f"{', '.join(PARTS)}; of workloads {', '.join(workloads.PARTS)}; "
-        f"of concurrency {', '.join(concurrency.PARTS)}; of web {', '.join(web.PARTS)}",
+        f"of concurrency {', '.join(concurrency.PARTS)}; of web {', '.join(web.PARTS)}; "
+        f"of workers {', '.join(workers.PARTS)}",
     )  # fmt: skip
     parser.add_argument(
         "--against",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import time
-
 from benchmarks import environments, report
+from benchmarks.parts import measured_parts
 from benchmarks.peers.sql_sides import PACKAGES, PEERS
 from benchmarks.plan import Plan
 from benchmarks.rows import Row
@@ -37,13 +35,5 @@ def versions_on(server: str, client: str) -> dict[str, str]:
 
 def measured(plan: Plan, server: SqlServer) -> list[Row]:
     """Measure the parts that the plan names, or all."""
-    found: list[Row] = []
     with server:
-        bench = Bench.of(plan, server)
-        for name, part in PARTS.items():
-            if plan.parts and name not in plan.parts:
-                continue
-            began = time.monotonic()
-            found += part(bench)
-            print(f"{server.name} {name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
-    return found
+        return measured_parts(plan, Bench.of(plan, server), PARTS, server.name)

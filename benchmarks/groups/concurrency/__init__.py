@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import time
 
 from benchmarks import environments, report
 from benchmarks.groups.concurrency.bench import Bench
 from benchmarks.groups.concurrency.mix import mix
 from benchmarks.groups.concurrency.rates import awaits, no_op, sleeps
 from benchmarks.groups.concurrency.rest import memory, one
+from benchmarks.parts import measured_parts
 from benchmarks.peers.concurrent_sides import PEERS
 from benchmarks.peers.sql_sides import PACKAGES
 from benchmarks.places import NotHereError
@@ -54,12 +53,4 @@ def rows(plan: Plan) -> list[Row]:
 
 
 def _parts(bench: Bench) -> list[Row]:
-    found: list[Row] = []
-    for name, part in PARTS.items():
-        if bench.plan.parts and name not in bench.plan.parts:
-            continue
-        began = time.monotonic()
-        found += part(bench)
-        spent = time.monotonic() - began
-        print(f"concurrency {name} on {bench.name}: {spent:.0f} s", file=sys.stderr)
-    return found
+    return measured_parts(bench.plan, bench, PARTS, f"concurrency on {bench.name}")
