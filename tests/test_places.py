@@ -166,10 +166,10 @@ def test_a_queue_is_renamed_on_its_connection(using: Callable[..., QueueManager]
 def test_a_queue_has_moved_to_another_connection(using: Callable[..., QueueManager]) -> None:
     queues = using(forward={"old": "new@second", "own": "@second"})
     given: list[tuple[str, str]] = []
-    listener = events.listen(events.JobQueueing)(
-        lambda event: given.append((event.queue, event.connection))
-    )
-    try:
+    with events.kept():
+        events.listen(events.JobQueueing)(
+            lambda event: given.append((event.queue, event.connection))
+        )
         dispatch(Invoice()).on_queue("old").send()
         bulk([Invoice()], "old")
         queues.connection().push(Invoice(), "old")
@@ -177,8 +177,6 @@ def test_a_queue_has_moved_to_another_connection(using: Callable[..., QueueManag
         queues.connection().bulk([Invoice()], "old")
         chain([Invoice(), Invoice()]).on_queue("old").dispatch()
         dispatch(Own()).send()
-    finally:
-        events.forget(listener)
     assert there(queues) == {"new@second": 6, "own@second": 1}
     assert set(given) == {("new", "second"), ("own", "second")}
 

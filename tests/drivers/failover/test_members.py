@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -144,16 +143,10 @@ def test_a_limit_that_no_server_was_asked_for_is_no_answer(
     halves.both.push(Written(word="a"))
     (one, _) = halves.backend._members
     wait_for(lambda: one.is_up, "it is tried again")
-    with listening(events.QueueFailedBack, backs.append):
+    with events.kept():
+        events.listen(events.QueueFailedBack)(backs.append)
         assert halves.backend.longest_message() is None
     assert (backs, one.error is None) == ([], False)
-
-
-@contextmanager
-def listening(kind: type[events.Event], listener: Callable[[events.Event], None]) -> Iterator[None]:
-    events.listen(kind)(listener)
-    yield
-    events.forget(listener)
 
 
 def test_a_start_in_doubt_is_given_back_in_one_request(
