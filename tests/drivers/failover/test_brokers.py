@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,19 +9,16 @@ import pytest
 
 from qframe import Queueable, QueueManager, WorkerOptions, batch, chain, dispatch, events, manager
 from qframe.connection import Connection
-from qframe.contracts.backend import Backend, Timing
+from qframe.contracts.backend import Backend
 from qframe.contracts.step import Result, Step
 from qframe.drivers.failover.backend import FailoverBackend
 from qframe.exceptions import BackendUnavailable
 from qframe.jobs.registry import Registry
 from qframe.testing import drain
-from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.broker_settings import broker_settings
 from tests.support.process import wait_for
-from tests.support.rabbitmq_server import RabbitmqServer
-from tests.support.sqs_server import SqsServer
 
 ran: list[str] = []
-_prefixes = itertools.count()
 KINDS = [
     "beanstalkd",
     "sqs",
@@ -44,19 +40,6 @@ class ToldOnce(Told):
 
 
 acts: dict[str, Callable[[], object]] = {}
-
-
-def settings_of(kind: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    if kind == "beanstalkd":
-        server: BeanstalkdServer = request.getfixturevalue("beanstalkd_server")
-        return dict(server.settings)
-    if kind == "sqs":
-        sqs: SqsServer = request.getfixturevalue("sqs_running")
-        sqs.empty()
-        sqs.timing = Timing()
-        return {"driver": "sqs", "block_for": 1, **sqs.settings}
-    rabbitmq: RabbitmqServer = request.getfixturevalue("rabbitmq_running")
-    return {"driver": "rabbitmq", "prefix": f"f{next(_prefixes)}.", **rabbitmq.settings}
 
 
 class Pair:
@@ -92,7 +75,7 @@ class Pair:
 @pytest.fixture(params=KINDS)
 def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     monkeypatch.setattr(Registry, "_allowed", lambda *_: True)  # the classes above
-    made = Pair(settings_of(request.param, request))
+    made = Pair(broker_settings(request.param, request))
     yield made
     events.forget(made.skipped.append)
     made.queues.close()
