@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from itertools import islice
 
 from qframe.connection import Connection
@@ -26,6 +25,7 @@ from qframe.forecast.surges import PlannedRuns, ScheduledSurge, planned, surges
 from qframe.manager import QueueManager
 from qframe.payload.text import count_of
 from qframe.worker import queue_facts, roster
+from qframe.worker.concurrency import in_each, over_all
 from qframe.worker.queues import WorkedQueues
 
 LONGEST = 24.0
@@ -211,12 +211,12 @@ class _ConnectionForecast:
         return [(self._now + at * _DUE_STEP, count) for at, count in enumerate(counts) if count]
 
     def _limit(self, name: str) -> float:
-        limits: list[float] = [math.inf]
-        for pattern, of in self._manager.settings.queues.items():
-            if fnmatchcase(name, pattern):
-                limits.append(of.concurrency or math.inf)
-                limits.append((of.per_worker or math.inf) * self._crew.workers[name])
-        return min(limits)
+        settings, workers = self._manager.settings.queues, self._crew.workers[name]
+        here, everywhere = in_each(settings, name), over_all(settings, name)
+        return min(
+            math.inf if here is None else here * workers,
+            math.inf if everywhere is None else everywhere,
+        )
 
     def _described(
         self,

@@ -50,8 +50,7 @@ class ConcurrencyLimits:
         configured: Mapping[str, QueueSettings],
     ) -> None:
         self._connection = connection
-        self._here = [*here.items()]
-        self._here += [(each, of.per_worker) for each, of in configured.items() if of.per_worker]
+        self._here = [*here.items(), *_per_worker(configured)]
         self._configured = configured
         self.are_over_all = any(of.concurrency for of in configured.values())
         """Whether queues have limits over all workers."""
@@ -238,6 +237,15 @@ class ConcurrencyLimits:
 def least(limits: Iterable[tuple[str, int]], queue: str) -> int | None:
     """Returns the least of the limits whose names or patterns match a queue."""
     return min((most for text, most in limits if fnmatchcase(queue, text)), default=None)
+
+
+def in_each(configured: Mapping[str, QueueSettings], queue: str) -> int | None:
+    """Returns a queue's configured limit in each worker."""
+    return least(_per_worker(configured), queue)
+
+
+def _per_worker(configured: Mapping[str, QueueSettings]) -> list[tuple[str, int]]:
+    return [(text, of.per_worker) for text, of in configured.items() if of.per_worker]
 
 
 def over_all(configured: Mapping[str, QueueSettings], queue: str) -> int | None:

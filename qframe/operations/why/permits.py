@@ -10,7 +10,7 @@ from qframe.operations.why.takers import place
 from qframe.payload.text import one_line
 from qframe.payload.timing import lasting
 from qframe.worker import slot_leases
-from qframe.worker.concurrency import least, over_all
+from qframe.worker.concurrency import in_each, over_all
 from qframe.worker.roster import Entry, RunningJob
 
 _NAMED = 5
@@ -24,8 +24,7 @@ def of_queue(look: ConnectionLook, queue: str, why: Reasons) -> None:
     if most is not None:
         name = slot_leases.queue_name(look.name, queue)
         _explain(look, (slot_leases.QUEUE, name), f"queue {queue}", most, why)
-    here = [(text, of.per_worker) for text, of in settings.items() if of.per_worker]
-    per_worker = least(here, queue)
+    per_worker = in_each(settings, queue)
     if per_worker is not None:
         _here(look, queue, per_worker, why)
 
