@@ -123,19 +123,20 @@ class Board(BoardSource):
         found = {entry.id: entry for entry in known if entry.connection in names}
         return [*found.values()]
 
-    def activity(self, hours: float = 1.0, patience: float | None = None) -> dict[str, Activity]:
+    def activity(
+        self, hours: float = 1.0, patience: float | None = None, *, by_tag: bool = False
+    ) -> dict[str, Activity]:
         """Returns the counts of the last hours, by connection.
 
         Raises `NotYetError` if that takes longer than `patience`.
         """
 
         def read(connection: Connection) -> list[tuple[str, Activity]]:
-            found = Activity.of(connection, hours)
+            found = Activity.of(connection, hours, by_tag=by_tag)
             return [] if found is None else [(connection.name, found)]
 
-        return self.cached(
-            f"activity {hours}", 5.0, lambda: dict(self.from_all(read, is_measured)), patience
-        )
+        name = f"activity by tag {hours}" if by_tag else f"activity {hours}"
+        return self.cached(name, 5.0, lambda: dict(self.from_all(read, is_measured)), patience)
 
     def totals(self) -> list[tuple[str, str, str, Fields]]:
         """Returns the counts since the beginning: connection, queue, class, and counts."""
@@ -167,13 +168,13 @@ class Board(BoardSource):
         Raises `NotYetError` if that takes longer than `patience`.
         """
 
-        def read(connection: Connection) -> list[ClassState]:
-            found = Activity.of(connection, hours, by_tag=True)
-            return [] if found is None else found.classes(connection.name)
+        def read(patience: float | None = None) -> list[ClassState]:
+            every = self.activity(hours, patience, by_tag=True)
+            return [state for name, each in every.items() for state in each.classes(name)]
 
         if not self.manager.settings.metric_tags:
             return []
-        return self.cached(f"tags {hours}", 5.0, lambda: self.from_all(read, is_measured), patience)
+        return self.cached(f"tags {hours}", 5.0, read, patience)
 
     def usage(
         self, hours: float = 24.0, by: By = "class", patience: float | None = None
@@ -184,22 +185,20 @@ class Board(BoardSource):
         `patience`.
         """
 
-        def of_tags(connection: Connection) -> list[UsageState]:
-            found = Activity.of(connection, hours, by_tag=True)
-            return [] if found is None else usage.states(found, connection.name)
+        def used(by: By) -> list[UsageState]:
+            def read(patience: float | None = None) -> list[UsageState]:
+                every = self.activity(hours, patience, by_tag=by == "tag")
+                return [state for name, each in every.items() for state in usage.states(each, name)]
 
-        every = self.activity(hours, patience)
-        classes = [each for name, found in every.items() for each in usage.states(found, name)]
+            return self.cached(f"usage by {by} {hours}", 5.0, read, patience)
+
+        classes = used("class")
         seconds = sum(each.run_seconds for each in classes)
         if by == "class":
             return usage.with_shares(classes, seconds)
         if not self.manager.settings.metric_tags:
             return []
-
-        def listed() -> list[UsageState]:
-            return self.from_all(of_tags, is_measured)
-
-        return usage.with_shares(self.cached(f"usage {hours}", 5.0, listed, patience), seconds)
+        return usage.with_shares(used("tag"), seconds)
 
     def tag_totals(self) -> list[tuple[str, str, str, Fields]]:
         """Returns the counts since the beginning: connection, queue, tag, and counts."""

@@ -455,7 +455,7 @@ def test_the_classes_do_not_wait_for_slow_measurements(
 ) -> None:
     go_on = threading.Event()
 
-    def slowly(*_: object) -> dict[str, Activity]:
+    def slowly(*_: object, **__: object) -> dict[str, Activity]:
         go_on.wait(20)
         return {}
 
