@@ -195,10 +195,22 @@ def find(
     """
     if not uuid:
         return None, True
-    status, record, running, home, waiting, is_sure = locate(board, uuid, connection, queue)
-    if not (status or record or running or waiting):
-        whole = whole_id(board, uuid)
-        return (None, is_sure) if whole is None else find(board, whole, connection, queue)
+    whole, found = resolved(board, uuid, connection, queue)
+    return (described(board, whole, found), True) if found.is_known else (None, found.is_sure)
+
+
+def resolved(board: Board, uuid: str, connection: str = "", queue: str = "") -> tuple[str, Located]:
+    """Finds a job as `find` does; returns its whole uuid, and where it is."""
+    found = locate(board, uuid, connection, queue)
+    whole = None if found.is_known else whole_id(board, uuid)
+    if whole is None:
+        return uuid, found
+    return whole, locate(board, whole, connection, queue)
+
+
+def described(board: Board, uuid: str, found: Located) -> OneJob:
+    """Returns everything about a job that was found."""
+    status, record, running, home, waiting, _ = found
     payload = record.payload if record else waiting.payload if waiting else None
     message = {} if payload is None else _message(payload)
     where = record or waiting or running or status
@@ -226,7 +238,7 @@ def find(
         exception=record.exception[:LONGEST] if record else "",
         recording=RecordingState.of(history.recording),
         payload=None if payload is None else shown_payload(payload),
-    ), True
+    )
 
 
 def failed_ids(board: Board) -> Iterator[str]:

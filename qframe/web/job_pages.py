@@ -165,10 +165,11 @@ def _within(
 
 
 def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
-    uuid, query = params["uuid"], view.query
-    job, is_sure = one_job.find(view.board, uuid, query.get("connection"), query.get("queue"))
-    if job is None:
-        raise NotThere(not_found(view.board, uuid, is_sure=is_sure))
+    asked, query, at = params["uuid"], view.query, time.time()
+    uuid, found = one_job.resolved(view.board, asked, query.get("connection"), query.get("queue"))
+    if not found.is_known:
+        raise NotThere(not_found(view.board, asked, is_sure=found.is_sure))
+    job = one_job.described(view.board, uuid, found)
     kept = job.recording
     return {
         "job": job,
@@ -176,7 +177,7 @@ def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
         "memory_events": "" if kept is None else recordings.events_of(kept),
         "state": timeline.state_of(job),
         "moments": timeline.moments(job),
-        "why": why_page.of_waiting(view.board, job),
+        "why": why_page.of_waiting(view.board, uuid, found, at),
         "result": None if job.status is None else job.status.result,
         "may_be_noted": _may_be_noted(view.board, job),
         "traced": _traced(job.exception, f"{view.board.manager.settings.root}/"),

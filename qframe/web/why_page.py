@@ -9,7 +9,7 @@ from typing import Any
 from qframe.exceptions import QframeError
 from qframe.operations.activity import ClassState
 from qframe.operations.board import Board
-from qframe.operations.one_job import OneJob
+from qframe.operations.one_job import Located
 from qframe.operations.waiting import At
 from qframe.operations.why import asked, of_class, of_job, of_queue
 from qframe.operations.why.reason import Explanation
@@ -27,12 +27,10 @@ def page(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     return {"why": found}
 
 
-def of_waiting(board: Board, job: OneJob) -> Explanation | None:
-    """Returns why a job waits, for its page; None if it runs or has ended."""
-    if job.failed is not None or job.running is not None:
-        return None
+def of_waiting(board: Board, uuid: str, found: Located, at: float) -> Explanation | None:
+    """Returns why a job waits that was located at a moment; None if it runs or has ended."""
     with suppress(QframeError):
-        return of_job.of_page(board, job.uuid, job.connection, job.queue)
+        return of_job.of_page(board, uuid, found, at)
     return None
 
 

@@ -42,13 +42,15 @@ def explain(board: Board, uuid: str, found: Located, at: float, *, imports: bool
     return made
 
 
-def of_page(board: Board, uuid: str, connection: str, queue: str) -> Explanation | None:
-    """Returns why a job does not run, for its page, which is read again in a moment.
+def of_page(board: Board, uuid: str, found: Located, at: float) -> Explanation | None:
+    """Returns why a job does not run, for its page, which located it and does so again soon.
 
     None if it is not known, runs, or has ended.
     """
-    at = time.time()
-    found = one_job.locate(board, uuid, connection, queue)
+    status = found.status
+    if not (found.record or found.running or found.waiting or status is None or status.is_final):
+        at = time.time()  # in its own queue the search gets further
+        found = one_job.locate(board, uuid, status.connection, status.queue)
     if found.running is not None or found.record is not None:
         return None
     if found.waiting is None and (found.status is None or found.status.is_final):
