@@ -215,7 +215,7 @@ def described(board: Board, uuid: str, found: Located) -> OneJob:
     message = {} if payload is None else _message(payload)
     where = record or waiting or running or status
     assert where is not None  # noqa: S101 (it is one of them)
-    home = home or _connection(board, where.connection)
+    home = home or board.known(where.connection)
     shown = None if waiting is None else JobState.of(waiting)
     runs = running is not None or (shown is not None and shown.place == Place.RUNNING.value)
     history = record.history if record else _history(home, waiting)
@@ -322,10 +322,6 @@ def _first(
                 return (connection, FilteredMessage.of(connection.name, found)), True
             is_sure = is_sure and is_complete
     return None, is_sure
-
-
-def _connection(board: Board, name: str) -> Connection | None:
-    return next((each for each in board.connections() if each.name == name), None)
 
 
 def _message(payload: bytes) -> Mapping[str, Any]:

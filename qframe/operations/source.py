@@ -55,10 +55,15 @@ class BoardSource:
 
     def connection(self, name: str) -> Connection:
         """Returns the connection of a name. Raises `ConfigurationError` for another name."""
-        for each in self.connections():
-            if each.name == name:
-                return each
-        raise ConfigurationError(f"there is no connection {one_line(name, 60)!r} that holds jobs")
+        found = self.known(name)
+        if found is None:
+            shown = one_line(name, 60)
+            raise ConfigurationError(f"there is no connection {shown!r} that holds jobs")
+        return found
+
+    def known(self, name: str) -> Connection | None:
+        """Returns the connection of a name; None for another name."""
+        return next((each for each in self.connections() if each.name == name), None)
 
     def ask(self, connection: Connection, read: Callable[[], T]) -> T:
         """Reads from a connection. Raises `BackendUnavailable`, at once in an outage."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable
@@ -96,7 +95,7 @@ def _explained(
     why = Reasons()
     where = found.record or found.waiting or found.running or found.status
     name = "" if where is None else where.job if isinstance(where, RunsOn) else where.name
-    home = found.home or _connection(board, "" if where is None else where.connection)
+    home = found.home or board.known("" if where is None else where.connection)
     look = None
     if home is not None:
         look = ConnectionLook(board, home, imports=imports, quick=quick)
@@ -176,7 +175,3 @@ def nothing(board: Board, uuid: str, found: Located, *, imports: bool) -> Explan
     looked = ended.LookedAt(searched, unsearchable, silent, found.is_sure or bool(silent))
     ended.absent(uuid, looked, at, why)
     return why.explained("nothing", "not there", uuid=uuid)
-
-
-def _connection(board: Board, name: str) -> Connection | None:
-    return next((each for each in board.connections() if each.name == name), None)
