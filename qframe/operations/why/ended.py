@@ -43,8 +43,7 @@ def failed(record: FailedJob, look: ConnectionLook | None, at: float, why: Reaso
 
 def runs(run: RunsOn, at: float, why: Reasons) -> None:
     """Says since when a job runs, and where."""
-    host = f"{one_line(run.host, 80)}:{run.pid}"
-    text = f"it runs for {lasting(run.seconds)} on {host}, attempt {run.attempt}"
+    text = f"it runs for {lasting(run.seconds)} on {place(run)}, attempt {run.attempt}"
     why.add("running", text, at)
 
 
@@ -59,7 +58,7 @@ def leased(look: ConnectionLook, job: FilteredMessage, at: float, why: Reasons) 
         why.add("held", f"a worker has reserved it{left or ', and starts it within a second'}", at)
         return
     began = f"attempt {last.number} began {ago(last.started_at)}"
-    where = f"{one_line(last.host, 80)}:{last.pid}"
+    where = place(last)
     living = [
         each
         for each in look.entries().value

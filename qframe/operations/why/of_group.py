@@ -10,6 +10,7 @@ from qframe.operations import one_job
 from qframe.operations.jobs import FilteredMessage
 from qframe.operations.why.look import ConnectionLook
 from qframe.operations.why.reason import Reasons, ago, command, together
+from qframe.operations.why.takers import place
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
 from qframe.payload.timing import lasting
@@ -67,8 +68,7 @@ def standing(look: ConnectionLook, uuid: str) -> tuple[str, bool]:
         return f"which failed {ago(record.failed_at)} with {error}", True
     if found.running is not None:
         run = found.running
-        where = f"{one_line(run.host, 80)}:{run.pid}"
-        return f"which runs for {lasting(run.seconds)} on {where}", False
+        return f"which runs for {lasting(run.seconds)} on {place(run)}", False
     if found.waiting is not None:
         return f"which is {found.waiting.state}", False
     if found.status is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 from qframe.exceptions import ConfigurationError
 from qframe.operations.why.look import ConnectionLook, others
@@ -25,6 +26,16 @@ _LATELY = 900.0
 """Seconds for which a dead worker is named: it may have been replaced long ago."""
 
 
+class HasProcess(Protocol):
+    """A worker, a run or an attempt."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+
 def takes(entry: Entry, queue: str) -> bool:
     """Whether a worker works a queue."""
     with suppress(ConfigurationError):  # of another version
@@ -37,11 +48,11 @@ def takes(entry: Entry, queue: str) -> bool:
 def named(entry: Entry) -> str:
     """Returns a worker's host and pid, and the version that it runs."""
     version = f" (version {one_line(entry.version, 60)})" if entry.version else ""
-    return f"{one_line(entry.host, 80)}:{entry.pid}{version}"
+    return f"{place(entry)}{version}"
 
 
-def place(entry: Entry) -> str:
-    return f"{one_line(entry.host, 80)}:{entry.pid}"
+def place(process: HasProcess) -> str:
+    return f"{one_line(process.host, 80)}:{process.pid}"
 
 
 def near(name: str, known: Iterable[str]) -> str:
