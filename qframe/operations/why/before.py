@@ -12,8 +12,9 @@ from qframe.contracts.batch import BatchRecord
 from qframe.contracts.flow import FlowNode, NodeState
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.features import chain as chains
+from qframe.features.flows import FlowStore
 from qframe.operations.batches import state_of
-from qframe.operations.why.look import ConnectionLook
+from qframe.operations.why.look import ConnectionLook, ReadAt
 from qframe.operations.why.of_group import standing
 from qframe.operations.why.reason import Reasons, ago, command, together
 from qframe.payload.text import count_of, one_line
@@ -125,7 +126,7 @@ def _flow(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> N
     kept = look.connection.flows()
     if kept is None:
         return
-    nodes = look.read(("flow", found.id), lambda: kept.nodes(found.id, _MOST_NODES))
+    nodes = nodes_of(look, kept, found.id)
     number = int(found.key.rpartition(":")[2])
     by_number = {each.number: each for each in nodes.value}
     node = by_number.get(number)
@@ -143,6 +144,11 @@ def _flow(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> N
     retry = next((each.uuid for each in failed if each.uuid), "")
     mend = command("retry", retry) if retry else command("flow", found.id)
     why.add("blocked" if failed else "before it", text, nodes.at, mend if failed else "")
+
+
+def nodes_of(look: ConnectionLook, kept: FlowStore, identity: str) -> ReadAt[list[FlowNode]]:
+    """Reads the nodes of a flow, the first ones if there are very many."""
+    return look.read(("flow", identity), lambda: kept.nodes(identity, _MOST_NODES))
 
 
 def node_words(node: FlowNode) -> str:
@@ -164,9 +170,13 @@ def _batch(look: ConnectionLook, _uuid: str, found: KeptPlace, why: Reasons) -> 
     if record.value is None:
         return
     text = f"it follows the batch {found.id}, {batch_words(record.value)}"
-    failed = record.value.failed and not record.value.pending
-    mend = command("retry-batch", found.id) if failed else ""
-    why.add("blocked" if failed else "before it", text, record.at, mend)
+    mend = batch_retry(record.value)
+    why.add("blocked" if mend else "before it", text, record.at, mend)
+
+
+def batch_retry(record: BatchRecord) -> str:
+    """Returns the command that a batch needs of which only failed members are left; else ""."""
+    return command("retry-batch", record.id) if record.failed and not record.pending else ""
 
 
 def batch_words(record: BatchRecord) -> str:

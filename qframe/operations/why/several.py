@@ -7,11 +7,15 @@ from contextlib import suppress
 from qframe.contracts.flow import NodeState
 from qframe.exceptions import QframeError
 from qframe.features import chain as chains
-from qframe.operations.why.before import batch_words, chain_words, node_words
+from qframe.operations.why.before import (
+    batch_retry,
+    batch_words,
+    chain_words,
+    node_words,
+    nodes_of,
+)
 from qframe.operations.why.look import ConnectionLook
 from qframe.operations.why.reason import Reasons, command, together
-
-_MOST_NODES = 2000
 
 
 def explain(look: ConnectionLook, identity: str, why: Reasons) -> str:
@@ -33,9 +37,8 @@ def _batch(look: ConnectionLook, identity: str, why: Reasons) -> bool:
     record = found.value
     if record is None:
         return False
-    is_stuck = bool(record.failed) and not record.pending
-    kind = "blocked" if is_stuck else "ended" if record.is_finished else "before it"
-    mend = command("retry-batch", identity) if is_stuck else ""
+    mend = batch_retry(record)
+    kind = "blocked" if mend else "ended" if record.is_finished else "before it"
     why.add(kind, f"it is a batch, {batch_words(record)}", found.at, mend)
     return True
 
@@ -48,7 +51,7 @@ def _flow(look: ConnectionLook, identity: str, why: Reasons) -> bool:
     record = found.value
     if record is None:
         return False
-    nodes = look.read(("flow", identity), lambda: kept.nodes(identity, _MOST_NODES))
+    nodes = nodes_of(look, kept, identity)
     far = (
         f"it is a flow, which is {record.state}: {record.settled:,} of {record.total:,} nodes ended"
     )

@@ -14,7 +14,7 @@ from qframe.features.steps import Waiting
 from qframe.operations import steps
 from qframe.operations.jobs import FilteredMessage
 from qframe.operations.why import of_code, of_group, on_hold
-from qframe.operations.why.look import ConnectionLook
+from qframe.operations.why.look import ConnectionLook, ReadAt
 from qframe.operations.why.reason import Reasons, ago, command, until
 from qframe.payload import envelope, tracebacks
 from qframe.payload.text import one_line
@@ -74,7 +74,7 @@ def _placed(
         why.add("buried", f"it is buried, and stays so until somebody kicks it{before}", at, mend)
     elif place is Place.DELAYED:
         due = None if job.found is None else job.found.at
-        waited = look.read(("waits", job.uuid), lambda: _waiting(look, job.uuid))
+        waited = _waiting(look, job.uuid)
         if waited.value is not None and waited.value.event:
             return  # said with its event
         due = due or job.failed_at or None
@@ -83,10 +83,11 @@ def _placed(
         why.add("delayed", f"{what} {when}{before}", at)
 
 
-def _waiting(look: ConnectionLook, uuid: str) -> Waiting | None:
+def _waiting(look: ConnectionLook, uuid: str) -> ReadAt[Waiting | None]:
+    """Reads the event or the moment for which a job waits between its steps."""
     if not look.keeps_facts:
-        return None
-    return steps.waiting(look.connection.context, uuid)
+        return ReadAt(None, time.time())
+    return look.read(("waits", uuid), lambda: steps.waiting(look.connection.context, uuid))
 
 
 def _last_attempt(history: History) -> str:
@@ -138,7 +139,7 @@ def _ends(look: ConnectionLook, job: FilteredMessage, why: Reasons) -> None:
 def _events(look: ConnectionLook, job: FilteredMessage, why: Reasons) -> None:
     if job.found is None or job.found.place is not Place.DELAYED:
         return
-    waited = look.read(("waits", job.uuid), lambda: _waiting(look, job.uuid))
+    waited = _waiting(look, job.uuid)
     if waited.value is not None and waited.value.event:
         name = one_line(waited.value.event, 100)
         text = f"it waits for the event {name!r} {until(waited.value.until)}"
