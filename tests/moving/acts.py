@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -110,3 +111,12 @@ def dying(backends: Sequence[Backend], at: int, patch: pytest.MonkeyPatch) -> No
 
     for backend, name in itertools.product(backends, CALLS):
         patch.setattr(backend, name, counted(getattr(backend, name)))
+
+
+def move_dies(queues: QueueManager, at: int) -> bool:
+    """Move, and die at this call of the backends. Returns False if there were fewer."""
+    with pytest.MonkeyPatch.context() as patch, suppress(Died):
+        dying([queues.connection(name).backend for name in ("old", "new")], at, patch)
+        move(queues)
+        return False
+    return True

@@ -39,9 +39,9 @@ from tests.moving.acts import (
     Site,
     attempted,
     begun,
-    dying,
     is_empty,
     move,
+    move_dies,
 )
 
 
@@ -136,10 +136,7 @@ def test_wherever_a_move_dies_each_job_runs_once(site: Site) -> None:
             dispatch(MovedInGroup(name=name)).send()
         batch([MovedJob(name="b1"), MovedJob(name="b2")]).then(MovedJob(name="then")).dispatch()
         RAN.clear()
-        with pytest.MonkeyPatch.context() as patch, suppress(Died):
-            dying([old.backend, new.backend], at, patch)
-            move(queues)
-            died = False
+        died = move_dies(queues, at)
         with travel(10):  # the lease of what it held has ended
             for name in ("new", "old")[: 1 + at % 2]:
                 drain(name, raises=True)

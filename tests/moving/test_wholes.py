@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,14 +22,13 @@ from qframe.testing import drain, travel
 from tests.moving.acts import (
     PAIRS,
     RAN,
-    Died,
     MovedInGroup,
     MovedJob,
     Site,
     begun,
-    dying,
     is_empty,
     move,
+    move_dies,
 )
 
 
@@ -200,10 +198,7 @@ def test_wherever_the_move_of_a_flow_dies_each_job_runs_once(site: Site) -> None
         identity = everything()
         RAN.clear()
         work(queues, 5)
-        with pytest.MonkeyPatch.context() as patch, suppress(Died):
-            dying([old.backend, new.backend], at, patch)
-            move(queues)
-            died = False
+        died = move_dies(queues, at)
         with travel(10):  # the lease of what it held has ended
             for name in ("new", "old")[: 1 + at % 2]:
                 drain(name, raises=True)
