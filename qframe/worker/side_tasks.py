@@ -73,9 +73,9 @@ class SideTasks:
         """Returns the last known facts: other ones may mean that there is something to do."""
         return [each.last_known() for each in self._facts.values()]
 
-    def all_wait(self) -> bool:
-        """Whether all wait for facts that are not set."""
-        return all(each.waits_for_key for each in self.wanted) and not any(self.facts())
+    def all_wait(self, facts: Sequence[str | None]) -> bool:
+        """Whether all wait for facts that are not set; `facts` are the last known ones."""
+        return not any(facts) and all(each.waits_for_key for each in self.wanted)
 
     def is_needed(self, task: SideTask) -> bool:
         """Whether there is something to do for a prepared task, as far as is known."""

@@ -373,7 +373,9 @@ class ChildrenThatLeave:
 
 def test_no_sidecar_is_started_before_there_is_a_fact_that_all_tasks_wait_for() -> None:
     waits = [True]
-    tasks: Any = SimpleNamespace(facts=lambda: [None], names="retries", all_wait=waits.pop)
+    tasks: Any = SimpleNamespace(
+        facts=lambda: [None], names="retries", all_wait=lambda _: waits.pop()
+    )
     runner: Any = ChildrenThatLeave()
     beside = sidecar._Sidecar(tasks, runner)
     beside.look()
@@ -386,7 +388,7 @@ def test_no_sidecar_is_started_before_there_is_a_fact_that_all_tasks_wait_for() 
 
 def test_a_sidecar_that_left_is_started_for_a_fact_that_changed_since_it_began() -> None:
     facts: list[str | None] = [None]
-    tasks: Any = SimpleNamespace(facts=facts.copy, names="schedules", all_wait=lambda: False)
+    tasks: Any = SimpleNamespace(facts=facts.copy, names="schedules", all_wait=lambda _: False)
     runner: Any = ChildrenThatLeave()
     beside = sidecar._Sidecar(tasks, runner)
     beside.look()

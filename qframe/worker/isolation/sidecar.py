@@ -74,9 +74,9 @@ class _Sidecar:
             self._pid = 0
             if not self._has_left:
                 log.warning("the process for %s %s", self._tasks.names, end.words())
-        if self._tasks.all_wait():
-            return
         facts = self._tasks.facts()
+        if self._tasks.all_wait(facts):
+            return
         if not self._has_left or facts != self._facts:
             self._has_left, self._facts, self._begun_at = False, facts, time.monotonic()
             self._stopping = handlers.taken()
