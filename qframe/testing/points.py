@@ -20,9 +20,14 @@ from qframe.testing.calls import LastingCall, all_calls
 
 reached: ContextVar[Callable[[str], None] | None] = ContextVar("reached", default=None)
 """What is told of the points of the running job, and may raise; None outside of one."""
-inside: ContextVar[bool] = ContextVar("inside", default=False)
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
 """Whether the call is a part of another one that counts."""
 _EXITS = {"__exit__", "__aexit__"}
+
+
+def listener() -> Callable[[str], None] | None:
+    """Return what is told of a call made here; None outside of a job, and within such a call."""
+    return None if _inside.get() else reached.get()
 
 
 def patched() -> contextlib.ExitStack:
@@ -52,11 +57,11 @@ def replaced(owner: Any, name: str, value: object) -> Iterator[None]:  # noqa: A
 @contextlib.contextmanager
 def _within() -> Iterator[None]:
     """Count no calls in the body."""
-    token = inside.set(True)
+    token = _inside.set(True)
     try:
         yield
     finally:
-        inside.reset(token)
+        _inside.reset(token)
 
 
 class _Teller:
@@ -69,12 +74,12 @@ class _Teller:
 
     def tell(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401 (a context manager)
         """Tell of a call, which may raise; returns what to make the call in."""
-        listener = reached.get()
-        if listener is None or inside.get():
+        tell = listener()
+        if tell is None:
             return contextlib.nullcontext()
         what = self._call.namer(*args, **keywords)
         if what:
-            listener(what)
+            tell(what)
         return _within() if self._call.is_whole else contextlib.nullcontext()
 
 
@@ -115,8 +120,8 @@ def _dropped(push: Callable[[draft.Draft], Any]) -> Callable[[draft.Draft], Any]
 
     @functools.wraps(push)
     def here(dropped: draft.Draft) -> Any:  # noqa: ANN401 (as the call's)
-        tell = reached.get()
-        if tell is None or inside.get():
+        tell = listener()
+        if tell is None:
             return push(dropped)
         try:
             tell(f"the dispatch of {one_line(type(dropped.job).__name__, 60)}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from qframe.exceptions import Interruption
 from qframe.testing.calls import ENDS, written
-from qframe.testing.points import inside, reached, replaced
+from qframe.testing.points import listener, replaced
 
 
 def patched() -> contextlib.ExitStack:
@@ -27,7 +27,7 @@ def _watching(connect: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(connect)
     def here(*args: Any, **keywords: Any) -> Any:  # noqa: ANN401 (as the call's)
-        if reached.get() is None or inside.get():
+        if listener() is None:
             return connect(*args, **keywords)
         if len(args) > _FACTORY:
             factory = _watched(args[_FACTORY])
@@ -43,8 +43,8 @@ _FACTORY = 5
 
 
 def _tell(what: str) -> None:
-    tell = reached.get()
-    if what and tell is not None and not inside.get():
+    tell = listener()
+    if what and tell is not None:
         tell(what)
 
 
