@@ -59,11 +59,6 @@ class WorkerRecorder:
         began, now = score.last_job().began, time.monotonic()
         ring = score.ring
         self._use.look(now)
-        used = telling.Used(
-            self._use.curve(began, now),
-            self._use.rise(began),
-            self._events.since(began, now),
-            self._events.limit(),
-        )
+        used = telling.Used.between(self._use, self._events, began, now)
         seen = [*ring.stacks(began), (now, stacks.of_error(error))]
         return telling.told(attempt, how, now, ring.lines(began), seen, used)

@@ -11,7 +11,9 @@ from typing import NamedTuple
 from qframe.contracts.recording import Recording, SeenStack, UsedPoint
 from qframe.payload.text import one_line
 from qframe.worker.recorder import stacks
+from qframe.worker.recorder.cgroup import MemoryEvents
 from qframe.worker.recorder.memory import STACKS
+from qframe.worker.recorder.use import ProcessUse
 
 _LARGEST = 16 * 1024
 """Characters of a recording: it is kept with the job until its next failure."""
@@ -35,6 +37,12 @@ class Used(NamedTuple):
     rise: float = 0.0
     events: Mapping[str, int] = {}
     limit: float = 0.0
+
+    @classmethod
+    def between(cls, use: ProcessUse, events: MemoryEvents, began: float, end: float) -> Used:
+        """Returns what was used from `began` to `end`, by the monotonic clock."""
+        rise, counts = use.rise(began), events.since(began, end)
+        return cls(use.curve(began, end), rise, counts, events.limit())
 
 
 def told(

@@ -133,12 +133,7 @@ class ProcessWatch:
             end,
             ring.lines(began),
             [*ring.stacks(began), *asked, *raised],
-            telling.Used(
-                self.use.curve(began, end),
-                self.use.rise(began),
-                self._events.since(began, end),
-                self._events.limit(),
-            ),
+            telling.Used.between(self.use, self._events, began, end),
         )
 
 
