@@ -133,7 +133,7 @@ class ProcessSlot(Slot):
                 process = self._child = self._fork(self, ChildAttempt.go)
                 if recorder is not None:
                     recorder.forked(process.pid)
-                    process.look_at, process.on_late = recorder.due, recorder.is_late
+                    process.on_late = recorder.is_late
                 job.says_completing = partial(process.has_unread, "completing")
             except OSError as full:
                 return (yield from self._without_room(full))
@@ -165,12 +165,15 @@ class ProcessSlot(Slot):
             yield until
         return Report(JobGivenBack(f"no process can be forked: {full}"))
 
-    def _look_and_record(self) -> None:
+    def _look_and_record(self) -> float:
+        """Returns when the recorder is to look again."""
         self._look()
-        recorder, child = self._recorder, self._child
-        if recorder is not None and child is not None and time.monotonic() >= recorder.due:
-            recorder.look(time.monotonic())
-            child.look_at = recorder.due
+        recorder, now = self._recorder, time.monotonic()
+        if recorder is None:
+            return math.inf
+        if now >= recorder.due:
+            recorder.look(now)
+        return recorder.due
 
     def _how(self, process: SupervisedChild, error: BaseException) -> str:
         timeout = f"{self.attempt.limits.timeout:g} s"

@@ -63,8 +63,6 @@ class SupervisedChild:
         self.is_stuck = False
         """Whether not even SIGKILL has ended it."""
         self.is_closed = False
-        self.look_at = math.inf
-        """When `waiting` looks again at the latest."""
         self.on_late: Callable[[], object] = lambda: None
         """Called before it is killed for being late."""
         self._socket = sock
@@ -85,11 +83,11 @@ class SupervisedChild:
             self._ends_at = min(limit, self._ordered_end)
 
     def waiting(
-        self, handle: Callable[[Message], bool], look: Callable[[], object] = lambda: None
+        self, handle: Callable[[Message], bool], look: Callable[[], float] = lambda: math.inf
     ) -> Steps[bool]:
         """Waits until `handle` returns true; false if the process ends, or is stuck, before.
 
-        `look` is called now and then meanwhile.
+        `look` is called now and then meanwhile, and returns until when again at the latest.
         """
         while True:
             self.exit = self.exit or self._ended(self.pid)
@@ -97,8 +95,8 @@ class SupervisedChild:
                 return True
             if self.exit is not None or self.is_stuck:
                 return False
-            look()
-            yield min(self.deadline(), self.look_at)
+            due = look()
+            yield min(self.deadline(), due)
 
     def ending(self, seconds: float) -> Steps[None]:
         """Closes the socket, and waits for the end; it has so many seconds, 0: no limit."""
