@@ -53,11 +53,8 @@ class WorkerExit:
     attempt: int
     recordings: Mapping[int, Recording]
     """By slot, what was kept of the jobs it was in."""
-
-    @property
-    def words(self) -> str:
-        """How the worker ended, for its job's history."""
-        return _words(-self.signal or self.code, by_pool=self.killed_by_pool)
+    words: str
+    """How it ended, for its job's history."""
 
 
 class PoolWorker:
@@ -200,8 +197,8 @@ class WorkerSlot:
         done = started - sum(job.state is not JobPhase.DEFERRED for job in left)
         # Ended by the pool, or by its own watchdog.
         late = (worker.was_late or code == 1) and any(map(is_late, left))
-        how = "timed out" if late else _words(code, by_pool=worker.killed)
-        recordings = worker.recorded(left, code, how)
+        words = _words(code, by_pool=worker.killed)
+        recordings = worker.recorded(left, code, "timed out" if late else words)
         worker.score.close()
         got_going = worker.score.is_ready and lived >= _AT_ONCE
         expected = worker.leaves or late or done or got_going
@@ -221,6 +218,7 @@ class WorkerSlot:
             killed_by_pool=worker.killed,
             attempt=self._at_once,
             recordings=recordings,
+            words=words,
         )
 
 
