@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from qframe import events, manager
@@ -82,7 +82,6 @@ class JobWorker:
         path = self.manager.settings.worker.lifespan if self.enters_lifespan else None
         self._lifespan = None if path is None else Lifespan(path)
         self._resources: ResourceScope | None = None
-        self._recorder: WorkerRecorder | None = None
 
     @property
     def jobs(self) -> int:
@@ -156,15 +155,12 @@ class JobWorker:
             report = self._reported(loop)
             try:
                 loop.begin()
-                if self.member is not None:
-                    self._record_jobs(loop, self.member)
-                    self._join(self.member, signals)
-                with self._beside(loop), execution.kept_event_loop():
-                    reason = self.stop_reason = loop.run()
+                with self._recorded(loop):
+                    if self.member is not None:
+                        self._join(self.member, signals)
+                    with self._beside(loop), execution.kept_event_loop():
+                        reason = self.stop_reason = loop.run()
             finally:
-                if self._recorder is not None:
-                    self._recorder.stop()
-                    self._recorder = None
                 loop.end()
                 if report is not None:
                     report.stop()
@@ -265,13 +261,19 @@ class JobWorker:
             return running_sidecar(tasks, beats, cast("IsolatingRunner", loop.runner))
         return running(tasks, beats)
 
-    def _record_jobs(self, loop: Loop, member: PoolMember) -> None:
+    @contextmanager
+    def _recorded(self, loop: Loop) -> Iterator[None]:
         """Keeps for the pool what the jobs of this process do; processes of jobs have their own."""
-        kept = self.manager.settings.worker.recorder
-        if kept != "off" and not self.options.isolate and self.heeds_signals:
-            stacks, keeps_log = loop.runner.stacks, kept == "full"
-            self._recorder = WorkerRecorder(member.scoreboard, stacks, keeps_log=keeps_log)
-            loop.runner.job_recorder = self._recorder
+        kept, member = self.manager.settings.worker.recorder, self.member
+        if member is None or kept == "off" or self.options.isolate or not self.heeds_signals:
+            yield
+            return
+        recorder = WorkerRecorder(member.scoreboard, loop.runner.stacks, keeps_log=kept == "full")
+        loop.runner.job_recorder = recorder
+        try:
+            yield
+        finally:
+            recorder.stop()
 
     def _join(self, member: PoolMember, signals: Signals) -> None:
         """Tells the pool that signals are handled; an earlier pause may have been lost."""
