@@ -7,7 +7,6 @@ that is not complete gets them back.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections import defaultdict
@@ -26,13 +25,11 @@ from qframe.contracts.step import (
     Step,
     Unset,
 )
-from qframe.exceptions import InvalidPayload, InvalidSignature
+from qframe.exceptions import InvalidPayload
 from qframe.features.batch import batch_key
 from qframe.moving.transit import Transit, transit_prefix
 from qframe.moving.whole import StayingWhole
 from qframe.moving.wholes import Wholes, begun_batch, identity_of
-from qframe.outbox.text import decoded, encoded
-from qframe.payload.text import one_line
 
 PARKED = "parked:"
 """How the keys begin of jobs that wait for the rest of their batch."""
@@ -61,8 +58,6 @@ class BatchMover:
         self._transit = transit
         self._wholes = Wholes(source)
         self._prefix = f"{PARKED}{transit_prefix(source.name, target.name)}"
-        self.refused: dict[str, str] = {}
-        """What is parked and cannot be read: its key, and why."""
 
     def identity(self, message: Mapping[str, Any]) -> str | None:
         """Return the batch or flow that a job can only move with; None if it can move alone."""
@@ -77,26 +72,21 @@ class BatchMover:
     ) -> Step:
         """Return the step in which a job leaves its queue to wait for its batch or flow."""
         key = f"{self._prefix}{identity}:{time.time_ns():020d}.{secrets.token_hex(4)}"
-        fields = {"at": time.time(), "step": encoded(Step(None, push))}
-        text = self._source.context.sealed(key, json.dumps(fields))
-        return Step(job, *own, Delete(), Set(key, text))
+        return Step(job, *own, Delete(), self._transit.kept.keeping(key, [push]))
 
     def parked(self) -> dict[str, list[ParkedJob]]:
         """Return what is parked, by batch or flow, in order."""
         found: defaultdict[str, list[ParkedJob]] = defaultdict(list)
         for key, text in self._source.store.items(self._prefix):
-            try:
-                fields = json.loads(self._source.context.opened(key, text).text)
-                (push,) = decoded(fields["step"])
-                assert isinstance(push, Push)  # noqa: S101 (as it was kept)
-                each = ParkedJob(key, text, push, float(fields["at"]))
-            except InvalidSignature as error:
-                self.refused[key] = one_line(str(error), 200)
+            step = self._transit.kept.read(key, text)
+            if step is None:
                 continue
-            except (ValueError, KeyError, TypeError) as error:
-                self.refused[key] = one_line(f"what is kept as {key} is no job: {error}", 200)
-                continue
-            found[key.removeprefix(self._prefix).partition(":")[0]].append(each)
+            match [*step.operations]:
+                case [Push() as push]:
+                    identity = key.removeprefix(self._prefix).partition(":")[0]
+                    found[identity].append(ParkedJob(key, text, push, step.at))
+                case _:
+                    self._transit.kept.refuse(key, f"what is kept as {key} is no job")
         return found
 
     def settle(

@@ -226,7 +226,7 @@ class QueueMover:
 
     def _refused(self) -> Counter[MoveRow]:
         """Count what an earlier move left on its way and no key of ours has signed."""
-        refused = [*self._transit.refused.values(), *self._batches.refused.values()]
+        refused = self._transit.kept.refused.values()
         return Counter(MoveRow("", "on its way", "stays", why) for why in refused)
 
     def _left(self, only: Sequence[str]) -> Counter[MoveRow]:

@@ -11,9 +11,8 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from qframe.connection import Connection
 from qframe.contracts.browsing import Place
@@ -35,14 +34,13 @@ from qframe.contracts.step import (
     Unset,
 )
 from qframe.drivers import claims
-from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature
+from qframe.exceptions import BackendUnavailable
 from qframe.features.base import attempts
 from qframe.features.group import Group
 from qframe.features.steps import Waiting, waits_key
 from qframe.moving.facts import SHARED
-from qframe.outbox.text import decoded, encoded
+from qframe.moving.kept import KeptMoves
 from qframe.payload import envelope
-from qframe.payload.text import one_line
 from qframe.schedules.state import ScheduleKeys
 
 AT_ONCE = 100
@@ -95,8 +93,8 @@ class Transit:
         self._source = source
         self._target = target
         self._prefix = transit_prefix(source.name, target.name)
-        self.refused: dict[str, str] = {}
-        """What is on its way and cannot be read: its key, and why."""
+        self.kept = KeptMoves(source)
+        """What is on its way, or parked."""
 
     # -- leaving the source -----------------------------------------------------------------------
 
@@ -106,9 +104,7 @@ class Transit:
         `again` is the same for a job that may leave twice, where the step is made in parts.
         """
         mark = again or f"{time.time_ns():020d}.{secrets.token_hex(8)}"
-        fields: dict[str, Any] = {"at": time.time(), "step": encoded(Step(None, *operations))}
-        key = f"{self._prefix}{mark}"
-        return Set(key, self._source.context.sealed(key, json.dumps(fields)))
+        return self.kept.keeping(f"{self._prefix}{mark}", operations)
 
     def again(self, job: Reservation) -> str:
         """Return the word for `keeping`, "" where a job leaves in one step."""
@@ -129,33 +125,24 @@ class Transit:
 
     def deliver(self, kept: Sequence[Set]) -> int:
         """Hand over what is kept here, but what cannot be read. Returns how much that was."""
-        items = sorted(self._readable(kept), key=lambda item: item.at)
+        read = (self._read(each.key, each.value) for each in kept)
+        items = sorted(filter(None, read), key=lambda item: item.at)
         if items:
             self._hand_over(items)
             self._source.backend.apply(*(Step(None, Unset(item.key, item.text)) for item in items))
         return len(items)
 
-    def _readable(self, kept: Sequence[Set]) -> Iterator[TransitItem]:
-        for each in kept:
-            try:
-                yield self._read(each)
-            except (InvalidSignature, InvalidPayload) as error:
-                self.refused[each.key] = one_line(str(error), 200)
-
     def count(self) -> int:
         """Count what is on its way."""
         return sum(1 for _ in self._source.store.items(self._prefix))
 
-    def _read(self, kept: Set) -> TransitItem:
-        """Decode. Raises `InvalidSignature` or `InvalidPayload`."""
-        key, text = kept.key, kept.value
-        try:
-            fields = json.loads(self._source.context.opened(key, text).text)
-            mark = f"moved:{key.removeprefix('moving:')}"
-            at, operations = float(fields["at"]), decoded(fields["step"])
-            return TransitItem(key, text, at, mark, operations)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidPayload(f"what is kept as {key} cannot be moved: {error}") from None
+    def _read(self, key: str, text: str) -> TransitItem | None:
+        step = self.kept.read(key, text)
+        if step is None:
+            return None
+        return TransitItem(
+            key, text, step.at, f"moved:{key.removeprefix('moving:')}", step.operations
+        )
 
     def _hand_over(self, items: Sequence[TransitItem]) -> None:
         for item in items:
