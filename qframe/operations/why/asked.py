@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cached_property
 
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.jobs import project
@@ -70,16 +71,17 @@ class _Finder:
             return [made]
         return [self._nothing(kind)]
 
-    def looks(self) -> Iterator[ConnectionLook]:
-        """Yields the connections that answer, of those to look at."""
+    @cached_property
+    def looks(self) -> list[ConnectionLook]:
+        """The connections that answer, of those to look at: what is read of them is read once."""
+        found = []
         for each in self.board.connections():
             if self.connection in {"", each.name}:
                 look = ConnectionLook(self.board, each, imports=self.imports)
-                try:
+                with suppress(BackendUnavailable):
                     look.pauses()
-                except BackendUnavailable:
-                    continue
-                yield look
+                    found.append(look)
+        return found
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -130,9 +132,8 @@ class _Finder:
     def _queues(self, *, must: bool) -> Iterator[Explanation]:
         if not is_queue_name(self.word):
             return
-        looks = [*self.looks()]
-        known = [look for look in looks if self._is_queue_of(look)]
-        for look in known or (looks[:1] if must else ()):
+        known = [look for look in self.looks if self._is_queue_of(look)]
+        for look in known or (self.looks[:1] if must else ()):
             yield of_queue.explain(look, self.word)
 
     def _is_queue_of(self, look: ConnectionLook) -> bool:
@@ -160,16 +161,15 @@ class _Finder:
         if not name:
             yield from self._uncounted_class(must=must)
             return
-        looks = [*self.looks()]
-        there = [look for look in looks if self._has_class(look, name)]
-        for look in there or looks[:1]:
+        there = [look for look in self.looks if self._has_class(look, name)]
+        for look in there or self.looks[:1]:
             yield of_class.explain(look, name)
 
     def _uncounted_class(self, *, must: bool) -> Iterator[Explanation]:
         """Explains a class of which no job was ever counted, if jobs of it wait."""
         if not (must or "." in self.word or "\\" in self.word):
             return
-        for look in self.looks():
+        for look in self.looks:
             made = of_class.explain(look, self.word)
             if must or made.state != of_class.NONE_WAITS:
                 yield made
@@ -177,7 +177,7 @@ class _Finder:
     def _class_names(self) -> Iterable[str]:
         registry = self.board.manager.registry
         found: dict[str, None] = {}
-        for look in self.looks():
+        for look in self.looks:
             active = look.activity().value
             if active is not None:
                 found |= dict.fromkeys(pair.job for pair in active.series if pair.job)
@@ -200,8 +200,8 @@ class _Finder:
     # -- nothing ----------------------------------------------------------------------------------
 
     def _nothing(self, kind: str) -> Explanation:
-        why, at = Reasons(), time.time()
-        looks = [*self.looks()]
+        why, looks = Reasons(), self.looks
+        at = min((look.pauses().at for look in looks), default=time.time())  # what was read first
         queues = {name for look in looks for name in look.queues().value}
         queues |= {
             name
