@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from statistics import median_low
+from typing import NamedTuple
 
 from qframe.connection import Connection
 from qframe.metrics.kept import BY_TEN_MINUTES, BY_TWO_HOURS, Metrics, Series
@@ -36,6 +37,15 @@ _ENOUGH = 20
 """So many jobs in two hours show when in them jobs come."""
 
 
+class _Arrivals(NamedTuple):
+    """How many jobs came to a queue."""
+
+    slow: Counter[int]
+    """By two hours."""
+    fine: Counter[int]
+    """By ten minutes."""
+
+
 class PastLoad:
     """The load of a connection's queues in the last two weeks."""
 
@@ -47,6 +57,7 @@ class PastLoad:
         self._started = _by_queue(slow, (STARTED,))
         self._run = _by_queue(slow, (RUN.total,))
         self._fine_pushed, self._fine_ended = _by_queue(fine, (PUSHED,)), _by_queue(fine, _FINAL)
+        self._arrivals: dict[str, _Arrivals] = {}
         slots = [slot for fields in slow.values() for each in fields.values() for slot in each]
         self._first = min(slots, default=self._current) + 1  # the first one may be partial
 
@@ -78,13 +89,20 @@ class PastLoad:
         """Return how many jobs of a queue ended."""
         return sum(self._ended[queue].values())
 
-    def _arrived(self, queue: str) -> Counter[int]:
-        """Return how many jobs came by two hours: what was pushed, or what ended.
+    def _arrived(self, queue: str) -> _Arrivals:
+        """Return how many jobs came: what was pushed, or what ended.
 
         Programs that do not count, as PHP, leave only the second.
         """
-        is_counted = sum(self._pushed[queue].values()) >= _COUNTED * self.ended(queue)
-        return self._pushed[queue] if is_counted else self._ended[queue]
+        found = self._arrivals.get(queue)
+        if found is None:
+            is_counted = sum(self._pushed[queue].values()) >= _COUNTED * self.ended(queue)
+            found = self._arrivals[queue] = (
+                _Arrivals(self._pushed[queue], self._fine_pushed[queue])
+                if is_counted
+                else _Arrivals(self._ended[queue], self._fine_ended[queue])
+            )
+        return found
 
     def came_between(self, queue: str, since: float, until: float) -> tuple[float, float]:
         """Return how many jobs came from one moment to another, and how many usually would.
@@ -93,10 +111,8 @@ class PastLoad:
         the time before it.
         """
         is_fine = since >= self._now - (NEEDED_DAYS * DAY - _STEP)
-        is_pushed = self._arrived(queue) is self._pushed[queue]
-        fine = self._fine_pushed if is_pushed else self._fine_ended
-        counts = fine[queue] if is_fine else self._arrived(queue)
-        step = _FINE if is_fine else _STEP
+        came = self._arrived(queue)
+        counts, step = (came.fine, _FINE) if is_fine else (came.slow, _STEP)
         first, last = int(since // step), int(until // step)
         before = [counts[first - 1], counts[first - 2]]
         return sum(counts[at] for at in range(first, last + 1)), max(before) * (last - first + 1)
@@ -113,14 +129,13 @@ class PastLoad:
     def expected(self, queue: str, slot: int) -> float:
         """Return how many jobs come in two hours."""
         weekly, daily = self._samples(slot)
-        came = self._arrived(queue)
+        came = self._arrived(queue).slow
         usual = [median_low([came[each] for each in daily])] if daily else []
         return float(median_low([*(came[each] for each in weekly), *usual, *([0] * (not usual))]))
 
     def shape(self, queue: str, slot: int) -> list[float]:
         """Return which part of the jobs of two hours comes in each ten minutes of them."""
-        is_pushed = self._arrived(queue) is self._pushed[queue]
-        counts = (self._fine_pushed if is_pushed else self._fine_ended)[queue]
+        counts = self._arrived(queue).fine
         parts = [0.0] * _PARTS
         for days in range(1, NEEDED_DAYS + 1):
             if slot - days * _BY_DAY in self._known([slot - days * _BY_DAY]):
