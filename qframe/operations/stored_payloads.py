@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.contracts.browsing import Place
+from qframe.contracts.outbox import Outbox
 from qframe.drivers.failed_store import each_place
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
@@ -184,11 +185,10 @@ class StoredPayloads:
     def _outbox(self, connection: Connection) -> Iterator[FoundPayload]:
         outbox = self._queues.outbox()
         if outbox is not None:
-            yield from self._some(self._in_outbox(connection), "the outbox")
+            yield from self._some(self._in_outbox(outbox, connection), "the outbox")
 
-    def _in_outbox(self, connection: Connection) -> Iterator[FoundPayload]:
-        outbox, after = self._queues.outbox(), 0
-        assert outbox is not None  # noqa: S101 (as asked before)
+    def _in_outbox(self, outbox: Outbox, connection: Connection) -> Iterator[FoundPayload]:
+        after = 0
         while page := outbox.look(after, _ROWS):
             for after, name, text in page:  # noqa: B007 (the last one is used)
                 for raw in payloads_in(text) if self._only in {None, name} else ():
