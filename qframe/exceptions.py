@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 _LONGEST = 100 * 365 * 86400
 """Seconds, as of `payload.timing`."""
@@ -106,6 +106,8 @@ class InvalidArguments(QframeError, ValueError):
     """The fields that do not fit, if it is known."""
     is_lack = False
     """Whether these have no value, and all others fit."""
+    of_version: Literal["", "newer", "upgrade"] = ""
+    """Whether the payload is of a newer version, or `upgrade` could not carry its data over."""
 
 
 class InvalidSignature(QframeError, ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from qframe.exceptions import InvalidArguments, JobDefinitionError
 from qframe.jobs import unset
@@ -99,9 +99,10 @@ def carried_over(cls: JobClass, data: Any, version: int) -> Any:  # noqa: ANN401
     """Return data that was written with a version as the class has it now. Raises as `current`."""
     now = cls.written_version or 0
     if version > now:
-        raise InvalidArguments(
+        raise _misfit(
+            "newer",
             f"{cls.__name__}: the payload has version {version}, and the class here is "
-            + (f"version {now}" if now else "without versions")
+            + (f"version {now}" if now else "without versions"),
         )
     if version == now or not hasattr(cls, _METHOD):
         return data
@@ -114,20 +115,29 @@ def carried_over(cls: JobClass, data: Any, version: int) -> Any:  # noqa: ANN401
         hides = cls._hides()
         why = type(error).__name__ if hides else tracebacks.brief(error)
         place = tracebacks.place_of(error)
-        raised = InvalidArguments(
+        raised = _misfit(
+            "upgrade",
             f"{cls.__name__}.upgrade of version {version} raised {why}"
-            + (f" ({place})" if place else "")
+            + (f" ({place})" if place else ""),
         )
         raise raised from (None if hides else error)
     if not isinstance(made, dict):
-        raise InvalidArguments(
+        raise _misfit(
+            "upgrade",
             f"{cls.__name__}.upgrade of version {version} returned a {type(made).__name__}, not "
-            "the data"
+            "the data",
         )
     for key in made:
         if not isinstance(key, str):
-            raise InvalidArguments(
+            raise _misfit(
+                "upgrade",
                 f"{cls.__name__}.upgrade of version {version} returned a key that is a "
-                f"{type(key).__name__}, not a name"
+                f"{type(key).__name__}, not a name",
             )
     return made if kept is None else {**made, unset.KEY: kept}
+
+
+def _misfit(of_version: Literal["newer", "upgrade"], text: str) -> InvalidArguments:
+    error = InvalidArguments(text)
+    error.of_version = of_version
+    return error

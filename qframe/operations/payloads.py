@@ -234,9 +234,9 @@ def _misfit(error: InvalidArguments, name: str, later: set[str]) -> _TroubleErro
     fields = [each for each in error.fields if each not in later]
     if error.is_lack and fields:
         return _TroubleError("lacks", f"lack {', '.join(f'`{one_line(e, 60)}`' for e in fields)}")
-    if text.startswith("the payload has version"):
+    if error.of_version == "newer":
         return _TroubleError("newer", f"are newer: {text}")
-    if text.startswith("upgrade of version"):
+    if error.of_version == "upgrade":
         return _TroubleError("upgrade", f"are not carried over: {text}")
     return _TroubleError("misfit", f"do not fit: {text}")
 
