@@ -80,7 +80,9 @@ class Killer:
 class KillableRunner(Runner):
     """Runs an attempt that may die: then nothing is settled, and no hook called."""
 
-    killer: Killer
+    def __init__(self, killer: Killer, *arguments: Any) -> None:  # noqa: ANN401 (those of `Runner`)
+        super().__init__(*arguments)
+        self.killer = killer
 
     def perform(self, attempt: Attempt, need: needs.Run) -> Report:
         """Call the handler, and leave the life of a job that was killed."""

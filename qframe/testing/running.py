@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -92,13 +93,10 @@ def run(  # noqa: PLR0913 (one for each thing that a job finds)
         raise InvalidJob(f"run takes a job, not {one_line(repr(job), 80)}")
     if attempts < 1 or not 0 <= releases < attempts:
         raise ValueError("attempts is 1 or more, and releases fewer than that")
-
-    def made() -> tuple[_JobUnderTest, _Reserved]:
-        return _under_test(
-            job, attempts, releases, batch, caught, previous, steps, events,
-            with_middleware=with_middleware,
-        )  # fmt: skip
-
+    made = functools.partial(
+        _under_test, job, attempts, releases, batch, caught, previous, steps, events,
+        with_middleware=with_middleware,
+    )  # fmt: skip
     running, reserved = made()
     running.made_again = made
     return running.run(reserved)
@@ -197,10 +195,8 @@ class _JobUnderTest:
     def run(self, reserved: _Reserved, killer: Killer | None = None) -> Ran[Any]:
         with Signals(handled=False) as signals:
             registry = manager.default().registry
-            kind = Runner if killer is None else KillableRunner
-            runner = kind(self._connection, registry, WorkerOptions(), signals)
-            if killer is not None and isinstance(runner, KillableRunner):
-                runner.killer = killer
+            made_of = self._connection, registry, WorkerOptions(), signals
+            runner = Runner(*made_of) if killer is None else KillableRunner(killer, *made_of)
             attempt = Attempt(runner, reserved, self._class)
             attempt.is_forced, attempt.is_bare = True, not self._with_middleware
             with execution.run_in_caller(), contextlib.suppress(Left):  # it was killed
