@@ -1,4 +1,4 @@
-"""The resident memory of this process, and a worker's limit of it."""
+"""The resident memory of this process and of others, and a worker's limit of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 import time
 
 _MEGABYTE = 1024 * 1024
-_STATM = "/proc/self/statm"
 EVERY = 0.1
 """Seconds between two looks."""
 
@@ -62,11 +61,21 @@ class MemoryLimit:
 def resident() -> float:
     """Returns the resident megabytes; without /proc (macOS), the peak."""
     try:
-        number = os.open(_STATM, os.O_RDONLY)  # pathlib takes ten times as long
+        return resident_of("self")
     except OSError:
         return highest()
+
+
+def resident_of(pid: int | str) -> float:
+    """Returns the resident megabytes of a process. Raises `OSError`."""
+    pages = int(of_process(pid, "statm").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / _MEGABYTE
+
+
+def of_process(pid: int | str, name: str) -> bytes:
+    """Returns a short file of a process in `/proc`. Raises `OSError`."""
+    number = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)  # pathlib takes ten times as long
     try:
-        pages = int(os.read(number, 200).split()[1])
+        return os.read(number, 1024)
     finally:
         os.close(number)
-    return pages * os.sysconf("SC_PAGE_SIZE") / _MEGABYTE

@@ -6,8 +6,8 @@ import os
 from contextlib import suppress
 
 from qframe.contracts.recording import UsedPoint
+from qframe.worker import memory
 
-_MEGABYTE = 1024 * 1024
 _MOST = 120
 _FINE = 60
 """The latest points, which stay a second apart; of older ones, every other goes in the end."""
@@ -70,16 +70,7 @@ class ProcessUse:
 
 def _read(pid: int) -> tuple[float, float, bool]:
     """Returns megabytes, processor seconds, and whether it runs. Raises `OSError`."""
-    pages = int(_text(pid, "statm").split()[1])
-    used = _text(pid, "stat").rpartition(b")")[2].split()
+    megabytes = memory.resident_of(pid)
+    used = memory.of_process(pid, "stat").rpartition(b")")[2].split()
     ticks = int(used[_UTIME]) + int(used[_UTIME + 1])
-    megabytes = pages * os.sysconf("SC_PAGE_SIZE") / _MEGABYTE
     return megabytes, ticks / os.sysconf("SC_CLK_TCK"), used[0] == b"R"
-
-
-def _text(pid: int, name: str) -> bytes:
-    number = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)  # pathlib takes several times as long
-    try:
-        return os.read(number, 1024)
-    finally:
-        os.close(number)
