@@ -9,7 +9,7 @@ from pydantic import PydanticInvalidForJsonSchema
 
 from qframe.exceptions import UnknownJob
 from qframe.jobs.definition import JobDefinition
-from qframe.web import api
+from qframe.web import openapi
 from qframe.web.dispatching import DispatchedJob, JobPort
 
 _PROBLEM: dict[str, Any] = {
@@ -50,7 +50,7 @@ _CODES = {
 
 def whole(port: JobPort) -> dict[str, Any]:
     """Returns the document of the API, with the classes that may be dispatched."""
-    document = api.document()
+    document = openapi.document()
     try:
         classes = port.classes()
     except UnknownJob:  # `qframe web` refuses to start; in an application the dispatch says it
