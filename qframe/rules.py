@@ -19,6 +19,7 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TOKEN = re.compile(r"[<>]=?|=+|[^\s<>=]+")
 _SHORTEST_SPAN, _LONGEST_SPAN = 60.0, 86400.0
+_LONGEST = 366 * 86400.0
 
 
 class InvalidRule(ConfigurationError, ValueError):
@@ -206,7 +207,10 @@ class _RuleReader:
         if found is None:
             wording = f"has {text!r} where" if text else "ends where"
             raise self._wrong(f"{wording} a time belongs (30s, 5m, 2h, 1d), as in {example!r}")
-        return float(found[1]) * _UNITS[found[2] or "s"]
+        seconds = float(found[1]) * _UNITS[found[2] or "s"]
+        if seconds > _LONGEST:
+            raise self._wrong(f"has {one_line(text, 40)!r}, and a time is at most 366d")
+        return seconds
 
     def _with_clauses(self, rule: Rule, subject: Subject) -> Rule:
         found: set[str] = set()

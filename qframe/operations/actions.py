@@ -290,7 +290,7 @@ def _of_failed(
             for uuid in _selected(wanted):
                 found = board.failed.find(uuid)
                 if found is None:
-                    troubles.append(f"{one_line(uuid, 60)} is no failed job (any more)")
+                    troubles.append(_no_failed_job(uuid))
                     continue
                 try:
                     changed += act(board, *found, into)
@@ -329,13 +329,21 @@ def _watch_retry(board: Board, wanted: Wanted, who: str) -> Done:
         return _in_background(
             board, wanted, who, "watch-retry", _choosing(board, wanted, found, begin)
         )
+    troubles: list[str] = []
     for uuid in _selected(wanted):
         known = board.failed.find(uuid)
-        if known is not None:
+        if known is None:
+            troubles.append(_no_failed_job(uuid))
+        else:
             found.append(retries.choose(known[1]))
-    begin()
+    if found:
+        begin()
     text = f"retrying {count_of(len(found), 'failed job', 'failed jobs')} in the background"
-    return Done(changed=len(found), text=text)
+    return Done(changed=len(found), text="; ".join([text, *troubles[:3]]))
+
+
+def _no_failed_job(uuid: str) -> str:
+    return f"{one_line(uuid, 60)} is no failed job (any more)"
 
 
 def _choosing(

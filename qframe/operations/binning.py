@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from qframe.connection import Connection
@@ -37,6 +37,16 @@ def why_not_waiting(connection: Connection) -> str:
     if _NEEDS in connection.capabilities:
         return ""
     return f"{connection.name} cannot search its waiting jobs"
+
+
+@dataclass(slots=True)
+class _Removal:
+    """What becomes of one waiting job if its removal succeeds."""
+
+    entry: BinEntry | None = None
+    """What goes into the bin."""
+    lost: str = ""
+    """Why it is removed for good."""
 
 
 class Binning:
@@ -89,44 +99,44 @@ class Binning:
     def remove(self, found: Found) -> bool:
         """Removes a waiting job. Returns False if it moved."""
         if self._refusal:
-            return self._for_good(self.connection.remove(found), self._refusal)
-        kept: list[BinEntry] = []
+            return self._counted(self.connection.remove(found), _Removal(lost=self._refusal))
+        removal = _Removal()
         due = found.at if found.place is Place.DELAYED else None
         is_buried = found.place is Place.BURIED
-        prepare = partial(self._prepare, kept=kept, due=due, buried=is_buried)
-        return self._counted(self.connection.remove(found, prepare), kept)
+        prepare = partial(self._prepare, removal=removal, due=due, buried=is_buried)
+        return self._counted(self.connection.remove(found, prepare), removal)
 
     def remove_in_line(self, job: LinedJob) -> bool:
         """Removes a job that stands in line. Returns False if it has a message meanwhile."""
-        kept: list[BinEntry] = []
         entry = BinEntry(job.queue, job.raw)
         if why := self.refusal(entry.size):
-            return self._for_good(self.connection.remove_in_line(job), why)
+            return self._counted(self.connection.remove_in_line(job), _Removal(lost=why))
+        removal = _Removal(entry)
         also = [self._fact(entry, _LINED)]
 
         def prepare(found: ReservedJob) -> None:
             also.clear()
-            self._prepare(found, kept, due=None, buried=False)
+            self._prepare(found, removal, due=None, buried=False)
 
-        done = self.connection.remove_in_line(job, also, prepare)
-        return self._counted(done, [entry] if also else kept)
+        return self._counted(self.connection.remove_in_line(job, also, prepare), removal)
 
     def _prepare(
-        self, job: ReservedJob, kept: list[BinEntry], *, due: float | None, buried: bool
+        self, job: ReservedJob, removal: _Removal, *, due: float | None, buried: bool
     ) -> None:
         """Lets the end of a held job write its entry; it is removed for good if there is none."""
+        removal.entry = None
         try:
             entry = binned.of_reservation(job, due=due, buried=buried)
         except InvalidPayload as error:
-            self._note_lost(str(error))
+            removal.lost = str(error)
             return
         if why := self.refusal(entry.size):
-            self._note_lost(why)
+            removal.lost = why
             return
         batch = batch_named(job.message)
         if batch and self._is_running(batch):
             entry = replace(entry, batch=batch)
-        kept.append(entry)
+        removal.entry = entry
         begins = _READY if due is None and not buried else _REST
         job.features = (*job.features, BinFeature(self._fact(entry, begins)))
 
@@ -151,17 +161,11 @@ class Binning:
             self.connection.backend, self.connection.name, lambda before: [*before, act]
         )
 
-    def _note_lost(self, why: str) -> None:
-        self.lost[one_line(why, 200)] += 1
-
-    def _for_good(self, done: bool, why: str) -> bool:
-        if done:
-            self._note_lost(why)
-        return done
-
-    def _counted(self, done: bool, kept: list[BinEntry]) -> bool:
-        for entry in kept if done else ():
-            self.count(entry.size)
+    def _counted(self, done: bool, removal: _Removal) -> bool:
+        if done and removal.entry is not None:
+            self.count(removal.entry.size)
+        elif done and removal.lost:
+            self.lost[one_line(removal.lost, 200)] += 1
         return done
 
     def count(self, size: int, jobs: int = 1) -> None:
@@ -232,21 +236,22 @@ class Binning:
         end = End(State.CANCELLED, remark="cancelled while it waited")
         ending, count = [], 0
         for job in jobs:
-            kept: list[BinEntry] = []
+            removal = _Removal()
             if not job.is_second():
-                self._prepare(job, kept, due=None, buried=False)
-                self._counted(True, kept)  # at once, as a bound of the next ones
-            ending.append((job, job.plan(end), kept))
+                self._prepare(job, removal, due=None, buried=False)
+                if removal.entry is not None:  # at once, as a bound of the next ones
+                    self.count(removal.entry.size)
+            ending.append((job, job.plan(end), removal))
         results = self.connection.backend.apply(*(plan for _, plan, _ in ending)) if ending else []
-        for (job, plan, kept), result in zip(ending, results, strict=True):
+        for (job, plan, removal), result in zip(ending, results, strict=True):
             done = result.applied
             if done:
                 plan.applied()
             elif result.outcome is Outcome.REFUSED:
                 done = self._settled(job, end)
-            for entry in () if done else kept:
-                self.count(entry.size, -1)
-            count += done
+            if removal.entry is not None:
+                self.count(removal.entry.size, -1)
+            count += self._counted(done, removal)
         return count
 
     def _settled(self, job: ReservedJob, end: End) -> bool:
@@ -262,7 +267,7 @@ class Binning:
         """Removes the record of a failed job. Returns whether it existed."""
         entry = self._of_failed(record)
         if why := self.refusal(entry.size):
-            return self._for_good(store.forget(record), why)
+            return self._counted(store.forget(record), _Removal(lost=why))
         backend = self.connection.backend
         fact = self._fact(entry, _READY)
         # The entry first: if this process dies in between, undo finds the record and leaves it.
@@ -270,7 +275,7 @@ class Binning:
         done = store.forget(record)
         if not done:
             backend.apply(Step(None, Unset(fact.key)))
-        return self._counted(done, [entry])
+        return self._counted(done, _Removal(entry))
 
     def _of_failed(self, record: FailedJob) -> BinEntry:
         context = self.connection.context

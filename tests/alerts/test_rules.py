@@ -62,6 +62,8 @@ def test_what_a_rule_means(text: str, read: dict[str, object]) -> None:
         ("wait => 60s", "has '=' where"),
         ("wait < 60s", "has '<' where '>' belongs"),
         ("wait > 60x", "has '60x' where a time belongs (30s, 5m, 2h, 1d)"),
+        ("behind > 99999999999d within 3h", "has '99999999999d', and a time is at most 366d"),
+        ("wait > 5s for 367d", "has '367d', and a time is at most 366d"),
         ("size > many", "has 'many' where a number belongs"),
         ("size > 5%", "has '5%' where a number belongs"),
         ("failed > 10", "says not in how long: add 'in 5m'"),

@@ -11,7 +11,7 @@ import pytest
 
 from qframe import Queueable, batch, chain, dispatch, find_batch, job_status, manager
 from qframe.connection import Connection
-from qframe.contracts.browsing import Place
+from qframe.contracts.browsing import Found, Place
 from qframe.contracts.step import Set, Step
 from qframe.features import binned
 from qframe.operations import undo as undoing
@@ -257,6 +257,24 @@ def test_a_full_bin_says_so_before_and_after(fresh: Path) -> None:
     )
     assert undoing.listed([memory])[0].lost == 3
     assert (undo(memory, act).back, ran()) == (2, [0, 1])
+
+
+def test_a_job_that_moved_meanwhile_is_not_told_as_removed(fresh: Path, monkeypatch: Any) -> None:
+    memory = connected(fresh, {"driver": "memory"}, bin={"bytes": 1})
+    dispatch(Send()).send()
+    (found,) = memory.backend.browse("mail", Place.READY).found
+    take = memory.backend.take
+
+    def taken_for_too_long(found: Found) -> Any:
+        reservation = take(found)
+        memory.backend.timing.skew += 3601
+        assert len(memory.reserve_after((), ["mail"], 1)[0]) == 1
+        return reservation
+
+    monkeypatch.setattr(memory.backend, "take", taken_for_too_long)
+    act = action()
+    assert not act.at(memory).remove(found)
+    assert act.told() == ""
 
 
 def test_bytes_are_bounded_too(fresh: Path) -> None:

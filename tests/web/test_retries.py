@@ -54,6 +54,10 @@ def test_selected_jobs_are_retried_so_too(small: Site) -> None:
     small.keep("b")
     body = {"uuids": ["a", "gone"], "first": 1}
     said = small.client().post("/api/v1/actions/watch-retry", json=body, headers=FROM_HERE).json()
-    assert (said["changed"], said["text"]) == (1, "retrying 1 failed job in the background")
+    text = "retrying 1 failed job in the background; gone is no failed job (any more)"
+    assert (said["changed"], said["text"]) == (1, text)
     RetryDriver(small.queues).turn()
     assert small.failed() == ["b"]
+    none = {"uuids": ["gone"], "first": 1}
+    said = small.client().post("/api/v1/actions/watch-retry", json=none, headers=FROM_HERE).json()
+    assert said["changed"] == 0
