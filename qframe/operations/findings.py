@@ -142,7 +142,7 @@ def overview(board: Board, patience: float | None = None) -> Overview:
         failed=failed.total,
         workers=len(alive),
         slots=sum(each.concurrency for each in alive),
-        trend=board.trend(),
+        trend=_in_time(lambda left: board.trend(patience=left), ends, "the rates", pending),
         pending=pending,
         deploys=board.deploys(),
     )

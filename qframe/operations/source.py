@@ -19,6 +19,8 @@ from qframe.payload.text import one_line
 
 _THREADS = 2
 """How many threads read in the background, each with its own database connection."""
+_MOST = 500
+"""So many values are kept, those that were asked for last."""
 
 T = TypeVar("T")
 
@@ -95,9 +97,10 @@ class BoardSource:
         to read may be too old by `late` seconds.
         """
         with self._lock:
-            reading = self._readings.get(name)
-            if reading is None:
-                reading = self._readings[name] = Reading(seconds, read, self._background)
+            reading = self._readings.pop(name, None) or Reading(seconds, read, self._background)
+            self._readings[name] = reading
+            if len(self._readings) > _MOST:
+                del self._readings[next(iter(self._readings))]
         value: T = reading.get(patience, late)
         return value
 

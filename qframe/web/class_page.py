@@ -39,7 +39,7 @@ def one_class(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
         **found,
         "job": job,
         "states": known,
-        "why": why_page.of_states(board, job, known),
+        "why": why_page.of_states(view, job, known),
         "causes": [each for each in board.failed.summary().causes if each.job == job][:_MOST],
         "runs": _last_runs(board, job),
     }

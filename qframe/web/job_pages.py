@@ -92,7 +92,7 @@ def jobs(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         listed = found["listed"] = waiting.listed(view.board, within, PLACES[place], *look)
         found["total"] = _total(view, chosen, listed, _size_of(there, within, place))
         if found["queue"] is not None and listed.jobs and place == Place.READY.value:
-            found["why"] = why_page.of_place(view.board, found["queue"])
+            found["why"] = why_page.of_place(view, found["queue"])
     return found
 
 
@@ -177,7 +177,7 @@ def job(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
         "memory_events": "" if kept is None else recordings.events_of(kept),
         "state": timeline.state_of(job),
         "moments": timeline.moments(job),
-        "why": why_page.of_waiting(view.board, uuid, found, at),
+        "why": why_page.of_waiting(view, uuid, found, at),
         "result": None if job.status is None else job.status.result,
         "may_be_noted": _may_be_noted(view.board, job),
         "traced": _traced(job.exception, f"{view.board.manager.settings.root}/"),

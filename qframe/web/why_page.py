@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from qframe.exceptions import QframeError
 from qframe.operations.activity import ClassState
 from qframe.operations.board import Board
 from qframe.operations.one_job import Located
+from qframe.operations.reading import NotYetError
 from qframe.operations.waiting import At
 from qframe.operations.why import asked, of_class, of_job, of_queue
 from qframe.operations.why.reason import Explanation
@@ -17,6 +18,16 @@ from qframe.web.rendering import PageView
 
 _MOST = 3
 """So many connections of a class are explained on its page."""
+_SECONDS = 2.0
+"""For how long an explanation is shown to everybody who looks."""
+
+
+class Shown(NamedTuple):
+    """What a page shows of why."""
+
+    explanations: list[Explanation]
+    is_late: bool = False
+    """Whether it is not known yet."""
 
 
 def page(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
@@ -27,35 +38,54 @@ def page(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     return {"why": found}
 
 
-def of_waiting(board: Board, uuid: str, found: Located, at: float) -> Explanation | None:
-    """Returns why a job waits that was located at a moment; None if it runs or has ended."""
-    with suppress(QframeError):
-        return of_job.of_page(board, uuid, found, at)
-    return None
+def of_waiting(view: PageView, uuid: str, found: Located, at: float) -> Shown:
+    """Returns why a job waits that was located at a moment; nothing if it runs or has ended."""
+
+    def read() -> Iterator[Explanation]:
+        made = of_job.of_page(view.board, uuid, found, at)
+        if made is not None:
+            yield made
+
+    return _in_time(view, f"why job {uuid} {of_job.where_it_is(found)}", read)
 
 
-def of_place(board: Board, at: At) -> Explanation | None:
-    """Returns what holds a queue up, for the page of its jobs; None for nothing."""
-    with suppress(QframeError):
-        return _with_trouble(of_queue.of_page(board, at.connection, at.queue))
-    return None
+def of_place(view: PageView, at: At) -> Shown:
+    """Returns what holds a queue up, for the page of its jobs."""
+
+    def read() -> Iterator[Explanation]:
+        return _with_trouble(of_queue.of_page(view.board, at.connection, at.queue))
+
+    return _in_time(view, f"why queue {at.connection.name} {at.queue}", read)
 
 
-def of_states(board: Board, job: str, states: list[ClassState]) -> list[Explanation]:
+def of_states(view: PageView, job: str, states: list[ClassState]) -> Shown:
     """Returns what holds a class up on each connection, for its page."""
     names = list(dict.fromkeys(each.connection for each in states))[:_MOST]
-    return [*_of_class(board, job, names)]
+    return _in_time(view, f"why class {names} {job}", lambda: _of_class(view.board, job, names))
 
 
 def _of_class(board: Board, job: str, names: list[str]) -> Iterator[Explanation]:
     for name in names:
         with suppress(QframeError):
-            made = _with_trouble(of_class.of_page(board, board.connection(name), job))
-            if made is not None:
-                yield made
+            yield from _with_trouble(of_class.of_page(board, board.connection(name), job))
 
 
-def _with_trouble(made: Explanation) -> Explanation | None:
-    """Returns an explanation with what holds something up alone; None if nothing does."""
+def _with_trouble(made: Explanation) -> Iterator[Explanation]:
+    """Yields an explanation with what holds something up alone, if anything does."""
     left = [each for each in made.reasons if each.level != "fine"]
-    return made.model_copy(update={"reasons": left}) if left else None
+    if left:
+        yield made.model_copy(update={"reasons": left})
+
+
+def _in_time(view: PageView, name: str, read: Callable[[], Iterable[Explanation]]) -> Shown:
+    """Reads an explanation for as long as the page waits; later looks have it."""
+
+    def made() -> list[Explanation]:
+        with suppress(QframeError):
+            return [*read()]
+        return []
+
+    try:
+        return Shown(view.board.cached(name, _SECONDS, made, view.patience, late=_SECONDS))
+    except NotYetError:
+        return Shown([], is_late=True)

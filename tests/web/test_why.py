@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import threading
 from html import unescape
+from typing import Any
 from urllib.parse import quote
+
+import pytest
 
 from qframe import Queueable, dispatch
 from qframe.operations import queues
-from qframe.web import Visitor
+from qframe.operations.why import of_job
+from qframe.web import Visitor, rendering
 from tests.web.conftest import FROM_HERE, Site
 
 
@@ -21,6 +26,12 @@ class Mail(Queueable):
 
 class Kept(Mail):
     track = True
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a page wait for explanations however slow this machine is."""
+    monkeypatch.setattr(rendering, "_PATIENCE", 60.0)
 
 
 def reasons(html: str) -> list[str]:
@@ -72,6 +83,24 @@ def test_the_page_of_a_class_says_what_holds_it_up(small: Site) -> None:
     html = small.client().get(f"/classes/{quote(f'{__name__}.Mail')}").text
     assert "What holds it up" in html
     assert "No worker of database runs" in reasons(html)[0]
+
+
+def test_a_page_does_not_wait_long_for_it(small: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid = dispatch(Mail()).send()
+    monkeypatch.setattr(rendering, "_PATIENCE", 0.0)
+    client, explained, goes_on = small.client(), of_job.of_page, threading.Event()
+
+    def slow(*given: Any) -> Any:
+        assert goes_on.wait(60)
+        return explained(*given)
+
+    monkeypatch.setattr(of_job, "of_page", slow)
+    early = client.get(f"/jobs/{uuid}").text
+    assert (reasons(early), "Still loading: why it does not run." in early) == ([], True)
+    goes_on.set()
+    monkeypatch.setattr(rendering, "_PATIENCE", 60.0)
+    late = client.get(f"/jobs/{uuid}").text
+    assert (len(reasons(late)), "Still loading" in late) == (2, False)
 
 
 def test_the_whole_page_explains_what_an_address_names(small: Site) -> None:

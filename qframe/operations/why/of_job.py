@@ -32,7 +32,7 @@ def explain(board: Board, uuid: str, found: Located, at: float, *, imports: bool
         made = _explained(board, uuid, found, at, imports=imports)
         seen, at = found, time.time()
         found = _once_more(board, uuid, made)
-        if _place(found) == _place(seen):
+        if where_it_is(found) == where_it_is(seen):
             return made
         if not found.is_known:
             return _gone(made, at)
@@ -78,7 +78,7 @@ def _gone(made: Explanation, at: float) -> Explanation:
     return why.explained("job", "gone", uuid=made.uuid, job=made.job, **where)
 
 
-def _place(found: Located) -> tuple[object, ...]:
+def where_it_is(found: Located) -> tuple[object, ...]:
     """Returns what changes if a job moves."""
     waiting, run, status = found.waiting, found.running, found.status
     return (
