@@ -9,6 +9,7 @@ replaces, so of two concurrent workers one does nothing.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,11 +176,10 @@ class Metrics:
         parts, texts = self._together(keys)
         found: Series = {}
         for text in texts:
-            for pair, fields in _series(text, only).items():
+            for pair, fields in _series(text, only, first, last).items():
                 for field, slots in fields.items():
-                    for slot, number in slots.items():
-                        if first <= slot <= last:
-                            found.setdefault(pair, {}).setdefault(field, {})[slot] = number
+                    if slots:
+                        found.setdefault(pair, {}).setdefault(field, {}).update(slots)
         for minute, pair, counted in parts:
             slot = minute * MINUTE // kind.step
             if first <= slot <= last:
@@ -225,13 +225,19 @@ def _totals(text: str | None) -> dict[Pair, dict[str, int]]:
     return {pair: dict(fields) for pair, fields in _read(text or "[]")}
 
 
-def _series(text: str | None, only: Collection[str] = ()) -> Series:
+def _series(
+    text: str | None, only: Collection[str] = (), since: float = 0, until: float = math.inf
+) -> Series:
     first, *rows = json.loads(text or "[0]") or [0]
     if not isinstance(first, int):  # of an earlier version, with other buckets
         return {}
     return {
         Pair(queue, job): {
-            field: {first + int(slot): number for slot, number in slots.items()}
+            field: {
+                slot: number
+                for relative, number in slots.items()
+                if since <= (slot := first + int(relative)) <= until
+            }
             for field, slots in fields.items()
             if not only or field in only
         }

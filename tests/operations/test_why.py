@@ -940,7 +940,7 @@ def test_a_job_that_moves_again_and_again_is_told(
 ) -> None:
     uuid = dispatch(Plain()).send()
     moves = iter(range(100))
-    monkeypatch.setattr(of_job, "_place", lambda _: (next(moves),))
+    monkeypatch.setattr(of_job, "where_it_is", lambda _: (next(moves),))
     assert "it moves so fast that it may be elsewhere by now" in why(uuid).unknown
 
 
