@@ -16,7 +16,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import HELD, Filter, seconds_of_span
 from qframe.operations import holds as operations
 from qframe.operations.actions import log_action
-from qframe.payload.text import count_of, one_line, queue_name
+from qframe.payload.text import one_line, queue_name
 
 _COLUMNS = ("id", "connection", "filter", "queues", "until", "who", "why", "aside")
 
@@ -104,8 +104,7 @@ def unhold(
         )
         return
     for found, count in ended:
-        late = ", the others within a minute" if operations.comes_back_late(found) else ""
-        say(f"ended {identity}: {count_of(count, 'job', 'jobs')} of {found.name} came back{late}")
+        say(f"ended {identity} of {found.name}: {operations.said(found, count)}")
 
 
 def holds(

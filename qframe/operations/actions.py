@@ -247,9 +247,8 @@ def _unhold(board: Board, wanted: Wanted, _who: str) -> Done:
         raise ConfigurationError(
             f"{connection.name} has no hold {one_line(wanted.id, 40)!r} (any more)"
         )
-    late = ", the others within a minute" if holds.comes_back_late(connection) else ""
-    what_came = count_of(count, "job", "jobs")
-    return Done(changed=count, text=f"ended the hold {wanted.id}: {what_came} came back{late}")
+    text = f"ended the hold {wanted.id}: {holds.said(connection, count)}"
+    return Done(changed=count, text=text)
 
 
 def _kick(board: Board, wanted: Wanted, _who: str) -> Done:

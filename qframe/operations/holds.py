@@ -19,7 +19,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import HELD, Filter, Filtered
 from qframe.features import hold as facts
 from qframe.features.hold import Hold
-from qframe.payload.text import one_line, queue_name
+from qframe.payload.text import count_of, one_line, queue_name
 from qframe.payload.timing import iso
 from qframe.worker.holds import ReadHold
 
@@ -79,6 +79,8 @@ def begin(
 def end(connection: Connection, id: str) -> int | None:  # noqa: A002 (as the hold calls it)
     """Ends a hold and brings back what it has set aside. Returns how many; None: no such hold.
 
+    Where a job comes back late it is counted, too: nothing but its turn brings it back.
+
     One that was ended before, by somebody who was killed, is brought to its end.
     """
     known = [each.id for each in read(connection)]
@@ -101,6 +103,14 @@ def end(connection: Connection, id: str) -> int | None:  # noqa: A002 (as the ho
 def comes_back_late(connection: Connection) -> bool:
     """Whether what was set aside comes back only within a minute after the hold is ended."""
     return not connection.capabilities & (Capability.WAKE | Capability.SEARCH)
+
+
+def said(connection: Connection, count: int) -> str:
+    """Returns what becomes of the jobs that a hold had set aside, now that it has ended."""
+    jobs = count_of(count, "job", "jobs")
+    if not comes_back_late(connection):
+        return f"{jobs} came back"
+    return f"{jobs} {'comes' if count == 1 else 'come'} back within a minute"
 
 
 def read(connection: Connection) -> list[Hold]:
@@ -152,14 +162,15 @@ def _count(connection: Connection, id: str) -> int:  # noqa: A002 (as above)
 
 
 def _brought_back(connection: Connection, id: str) -> int:  # noqa: A002 (as above)
-    """Makes ready what a hold has set aside. Returns how many."""
-    joint, count = Capability.JOINT in connection.capabilities, 0
-    for passed in range(1 if joint else _PASSES):
+    """Makes ready what a hold has set aside, if its turn does not come soon. Returns how many."""
+    late, count = comes_back_late(connection), 0
+    passes = 1 if late or Capability.JOINT in connection.capabilities else _PASSES
+    for passed in range(passes):
         if passed:
             time.sleep(_PAUSE)
         aside = _aside(connection, id)
-        woken = _woken(connection, aside)
-        is_last = joint or passed == _PASSES - 1
+        woken = {each.name for each in aside} if late else _woken(connection, aside)
+        is_last = passed == passes - 1
         over = [Unset(each.key) for each in aside if is_last or each.name in woken]
         for start in range(0, len(over), _AT_ONCE):
             connection.backend.apply(Step(None, *over[start : start + _AT_ONCE]))
