@@ -163,7 +163,7 @@ class BatchStore:
             Expect(key, None),
             Set(key, _json(fields), KEPT),
             Set(_size_key(plan.id), "0", KEPT),
-            Set(_index_key(plan.id, created), "", KEPT),
+            Set(index_key(plan.id, created), "", KEPT),
             Open(key, Push(runs.queue, runs.raw, runs.delay), plan.progress_step),
         )
         for job in plan.options["follow"].get("before", ()):
@@ -576,7 +576,8 @@ def _once_key(identity: str, word: str) -> str:
     return f"{batch_key(identity)}:once:{word}"
 
 
-def _index_key(identity: str, created: float) -> str:
+def index_key(identity: str, created: float) -> str:
+    """Return the key by which a batch is listed, the latest first."""
     return f"batches:{2**48 - int(created * 1000):012x}:{identity}"
 
 

@@ -176,7 +176,7 @@ class FlowStore:
         }  # fmt: skip
         made.add(
             Set(key, _json(head), KEPT),
-            Set(_index_key(plan.id, created), "", KEPT),
+            Set(index_key(plan.id, created), "", KEPT),
             chain.stored_jobs(context, flow.follow_key(plan.id), [plan.follow], KEPT),
             Extend(key, len(plan.nodes)),
             Close(key),
@@ -200,7 +200,7 @@ class FlowStore:
 
     def _forget(self, identity: str, nodes: int, created: float) -> None:
         """Remove the facts of a flow that has not begun."""
-        heads = flow.flow_key(identity), _index_key(identity, created)
+        heads = flow.flow_key(identity), index_key(identity, created)
         others = flow.follow_key(identity), flow.catch_key(identity)
         self._backend.apply(Step(None, *map(Unset, (*heads, *others))))
         for numbers in _portions(range(nodes)):
@@ -498,7 +498,7 @@ class FlowStore:
 
     def _shorten(self, identity: str, found: StoredFlow) -> None:
         """Keep everything for `KEPT_AFTER` from now on; the latches expire by themselves."""
-        heads = flow.flow_key(identity), _index_key(identity, found.record.created_at)
+        heads = flow.flow_key(identity), index_key(identity, found.record.created_at)
         maps = [*from_json(found.text).get("maps", ())]
         counts = [flow.map_key(identity, number) for number in maps]
         for some in _portions([flow.follow_key(identity), flow.catch_key(identity), *counts]):
@@ -577,7 +577,8 @@ def _portions(every: Sequence[T]) -> Iterator[Sequence[T]]:
         yield every[begin : begin + AT_ONCE]
 
 
-def _index_key(identity: str, created: float) -> str:
+def index_key(identity: str, created: float) -> str:
+    """Return the key by which a flow is listed, the latest first."""
     return f"flows:{2**48 - int(created * 1000):012x}:{identity}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from qframe.connection import Connection
 from qframe.exceptions import QframeError
-from qframe.features import chain
+from qframe.features import batches, chain, flows
 from qframe.features.batch import BatchMember, batch_key, batch_of
 from qframe.features.batches import BatchStore, StoredBatch
 from qframe.features.chain import is_id, named_id
@@ -110,7 +110,7 @@ class Wholes:
             return
         if latch.size > MOST:
             raise StayingWhole(f"its batch has more than {MOST:,} members")
-        whole.keep([*self._below(key), *self._index("batches:", identity)])
+        whole.keep([*self._below(key), batches.index_key(identity, batch.record.created_at)])
         if link := named_id(batch.record.options, "chain"):
             whole.keep(self._below(f"chain:{link}"))
         if not latch.closed or {*range(latch.size)} - ended_members(latch) - there:
@@ -124,7 +124,9 @@ class Wholes:
         latch = None if has_moved else whole.latch(key)
         if latch is None:
             return
-        keys = [*self._below(key), *self._index("flows:", identity)]
+        keys = self._below(key)
+        if (record := FlowStore(self._source.context).read(identity)) is not None:
+            keys.append(flows.index_key(identity, record.created_at))
         if len(keys) > MOST_FACTS:
             raise StayingWhole(f"its flow has more than {MOST_FACTS:,} facts")
         values = whole.keep(keys)
@@ -137,11 +139,6 @@ class Wholes:
     def _below(self, key: str) -> list[str]:
         """Return the key of a batch, a flow or a chain, and those of what is kept of it."""
         return [key, *self._source.store.keys(f"{key}:")]
-
-    def _index(self, prefix: str, identity: str) -> list[str]:
-        """Return the key by which it is listed."""
-        keys = self._source.store.keys(prefix)
-        return [each for each in keys if each.endswith(f":{identity}")]
 
 
 def _around(batch: StoredBatch) -> str | None:
