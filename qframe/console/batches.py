@@ -20,7 +20,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.features.batches import BatchStore
 from qframe.operations import lists
 from qframe.operations.batches import BatchState, state_of
-from qframe.payload.text import one_line
+from qframe.payload.text import count_of, one_line
 
 _NAMED = 10
 """So many failed jobs are named; `--json` names more."""
@@ -185,9 +185,11 @@ def _retry(connections: JobConnections, queue: Connection, found: Batch) -> int:
     stores = connections.failed_stores()
     kept = [each for each in (find_failed(stores, uuid) for uuid in uuids) if each is not None]
     count, code = connections.queue_again(kept)
-    words = [f"{found.id}: queued {count} failed jobs again"]
+    words = [f"{found.id}: queued {count_of(count, 'failed job', 'failed jobs')} again"]
     if len(kept) < len(uuids):
-        words.append(f"{len(uuids) - len(kept)} are not among the failed jobs (any more)")
+        words.append(
+            f"{count_of(len(uuids) - len(kept), 'is', 'are')} not among the failed jobs (any more)"
+        )
     if was_cancelled:
         words.append("the batch is no longer cancelled")
     say("; ".join(words))

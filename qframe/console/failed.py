@@ -160,7 +160,7 @@ def retry(  # noqa: PLR0913 (one for each option of the command)
         of = in_words(uuids or (), queue=queue, cause=cause, where=where, connection=connection)
         return watch(connections.queues, terms, (each for _, each in records), of, anew)
     count, code = connections.queue_again(records, anew)
-    say(f"queued {count} failed jobs again")
+    say(f"queued {count_of(count, 'failed job', 'failed jobs')} again")
     return code
 
 
@@ -214,7 +214,7 @@ def forget(
     of = where or f"cause {cause}"
     with binning(queues, "forget", of, is_on=not no_bin) as into:
         removed = sum(into.forget(store, record) for store, record in chosen.kept_in(stores))
-    say_with_undo(f"forgot {removed} failed jobs", into)
+    say_with_undo(f"forgot {count_of(removed, 'failed job', 'failed jobs')}", into)
     return 0
 
 
@@ -288,7 +288,7 @@ def flush(
         removed = sum(
             into.forget(store, each) for store in stores for each in [*_old(store, before)]
         )
-    say_with_undo(f"removed {removed} failed jobs", into)
+    say_with_undo(f"removed {count_of(removed, 'failed job', 'failed jobs')}", into)
     return 0
 
 

@@ -18,7 +18,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.features.flows import FlowStore
 from qframe.operations import lists
 from qframe.operations.flows import MOST_LISTED, FlowNodes, FlowState, NodeRow
-from qframe.payload.text import one_line
+from qframe.payload.text import count_of, one_line
 
 _COLUMNS = ("id", "name", "state", "progress", "ended", "failed", "total", "created_at")
 _NODES = ("number", "name", "state", "after", "job", "remark")
@@ -64,7 +64,7 @@ def flow(
         how = "cancelled" if found.record.cancelled_at is not None else "finished"
         return print_error(f"{found.id} is {how} already", 1)
     if retry:
-        say(f"{found.id}: queued {found.retry()} failed jobs again")
+        say(f"{found.id}: queued {count_of(found.retry(), 'failed job', 'failed jobs')} again")
         if not follow:
             return 0
     code = 0

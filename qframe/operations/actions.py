@@ -22,7 +22,7 @@ from qframe.dispatch.flow import FlowRun
 from qframe.dispatch.status import cancel_on, interrupt, note_unseen
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
-from qframe.failed.filters import RUNNING, WAITING, Filter
+from qframe.failed.filters import RUNNING, WAITING, Filter, seconds_of_span
 from qframe.failed.retry import retry
 from qframe.features.batches import BatchStore
 from qframe.features.steps import check_name
@@ -107,6 +107,16 @@ class Wanted(BaseModel):
     def where(self) -> str:
         """From where it is asked for, in words."""
         return self._where
+
+    @field_validator("seconds", mode="before")
+    @classmethod
+    def _may_be_a_span(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return seconds_of_span("seconds", value)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("connection", "queue", "uuids", "filter", "id", "reason")
     @classmethod

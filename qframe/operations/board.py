@@ -16,6 +16,7 @@ from qframe.dispatch.flow import FlowRun
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.features.batches import BatchStore
+from qframe.features.binned import BinAct
 from qframe.manager import QueueManager
 from qframe.metrics.by_tag import metrics_of
 from qframe.metrics.deploys import Deploy, Deploys, put_together
@@ -305,7 +306,11 @@ class Board(BoardSource):
 
     def acts(self) -> list[ActState]:
         """Returns the acts that can be taken back, the latest first."""
-        return undo.listed(each for each in self.connections() if each.name not in self.silent)
+
+        def read(connection: Connection) -> list[tuple[Connection, list[BinAct]]]:
+            return [(connection, undo.acts_of(connection))]
+
+        return undo.put_together(self.from_all(read, keeps_facts))
 
     def schedules(self) -> list[ScheduleState]:
         """Returns the schedules, the next one first."""

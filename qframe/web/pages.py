@@ -121,6 +121,7 @@ def _queues(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
         "coming": [each for each in _coming(view) if each.behind_at],
         "hours": HOURS,
         "holds": view.board.holds(),
+        "acts": [each for each in view.board.acts() if each.jobs],
         "connections": [each.name for each in view.board.connections()],
     }
 

@@ -375,7 +375,7 @@ def test_failed_members_are_queued_again_and_then_follows(
     assert found.fresh().is_cancelled
     said = shop.run("retry-batch", found.id)
     assert said.out == (
-        f"{found.id}: queued 1 failed jobs again; the batch is no longer cancelled\n"
+        f"{found.id}: queued 1 failed job again; the batch is no longer cancelled\n"
     )
     assert (said.code, shop.kept()) == (0, [])
     assert parts.work() == [2, "then"]
@@ -438,7 +438,7 @@ def test_failed_jobs_that_are_gone_are_told(shop: Shop, parts: Parts) -> None:
     store.place.apply(Step(None, Forget(found.failed_jobs[0])))
     said = shop.run("retry-batch", found.id)
     assert said.out == (
-        f"{found.id}: queued 1 failed jobs again; 1 are not among the failed jobs (any more)\n"
+        f"{found.id}: queued 1 failed job again; 1 is not among the failed jobs (any more)\n"
     )
     assert parts.work() == [2]
     assert (found.fresh().done, found.fresh().failed) == (2, 1)
@@ -459,7 +459,7 @@ def test_one_that_cannot_be_queued_is_kept(
     monkeypatch.setattr(connections, "retry", refusing)
     said = shop.run("retry-batch", found.id)
     assert said.code == 1
-    assert said.out == f"{found.id}: queued 1 failed jobs again\n"
+    assert said.out == f"{found.id}: queued 1 failed job again\n"
     assert said.err == f"qframe: {bad} is kept: it is not wanted\n"
     assert shop.kept() == [bad]
     assert good not in shop.kept()

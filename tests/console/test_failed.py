@@ -197,7 +197,7 @@ def test_retry_all_and_of_one_queue(shop: Shop) -> None:
     assert shop.run("retry", "all", "--queue", "default").out == "queued 3 failed jobs again\n"
     assert shop.kept() == []
     shop.keep("u-9")
-    assert shop.run("retry", "all").out == "queued 1 failed jobs again\n"
+    assert shop.run("retry", "all").out == "queued 1 failed job again\n"
     assert shop.run("retry", "all").out == "queued 0 failed jobs again\n"
 
 
@@ -217,7 +217,7 @@ def test_one_unknown_id_among_others_moves_none(shop: Shop) -> None:
 
 def test_an_id_given_twice_is_moved_once(shop: Shop) -> None:
     shop.keep()
-    assert shop.run("retry", "u-1", "u-1").out == "queued 1 failed jobs again\n"
+    assert shop.run("retry", "u-1", "u-1").out == "queued 1 failed job again\n"
     assert shop.queue.size() == 1
 
 
@@ -260,7 +260,7 @@ def test_a_job_whose_connection_is_gone_is_kept_and_the_others_go(shop: Shop) ->
     shop.keep("u-2")
     said = shop.run("retry", "all")
     assert said.code == 1
-    assert said.out == "queued 1 failed jobs again\n"
+    assert said.out == "queued 1 failed job again\n"
     assert "u-1 is kept: unknown connection 'gone'" in said.err
     assert shop.kept() == ["u-1"]
 
@@ -294,7 +294,7 @@ def test_a_job_that_failed_for_real_is_shown_retried_and_done(tmp_path: Path) ->
         assert ran["started_at"] <= ran["ended_at"] == shown["failed_at"]
         project.write("jobs.py", (project.root / "jobs.py").read_text().replace(
             "self.attempts <= self.failures", "False"))  # fmt: skip
-        assert project.qframe("retry", uuid).out == "queued 1 failed jobs again\n"
+        assert project.qframe("retry", uuid).out == "queued 1 failed job again\n"
         project.drain()
         assert project.notes("end") == [["end", "flaky", "1"]]
         assert project.failed() == []
@@ -313,11 +313,11 @@ def test_forget_removes_the_named_ones(shop: Shop) -> None:
 def test_flush_removes_all_or_only_older_ones(shop: Shop) -> None:
     for number, hours in enumerate((0, 1, 30, 60)):
         shop.keep(f"u-{number}", failed_at=time.time() - hours * 3600)
-    assert shop.run("flush", "--hours", 48).out == "removed 1 failed jobs\n"
-    assert shop.run("prune").out == "removed 1 failed jobs\n", "older than a day"
-    assert shop.run("prune", "--hours", 0.5).out == "removed 1 failed jobs\n"
+    assert shop.run("flush", "--hours", 48).out == "removed 1 failed job\n"
+    assert shop.run("prune").out == "removed 1 failed job\n", "older than a day"
+    assert shop.run("prune", "--hours", 0.5).out == "removed 1 failed job\n"
     assert shop.kept() == ["u-0"]
-    assert shop.run("flush").out == "removed 1 failed jobs\n"
+    assert shop.run("flush").out == "removed 1 failed job\n"
     assert shop.run("flush").out == "removed 0 failed jobs\n"
 
 
@@ -453,10 +453,10 @@ def test_what_a_filter_chooses_is_queued_again_or_forgotten(shop: Shop) -> None:
     said = shop.run("retry", "all", "--where", "uuid:t-1,t-2")
     assert said.out == "queued 2 failed jobs again\n"
     said = shop.run("forget", "--where", "queue:mail")
-    assert said.out == "forgot 1 failed jobs\n"
+    assert said.out == "forgot 1 failed job\n"
     assert shop.run("forget", "--where", "queue:mail").out == "forgot 0 failed jobs\n"
     assert shop.kept() == ["k-1"]
-    assert shop.run("forget", "--cause", cause_of_timeouts(shop)).out == "forgot 1 failed jobs\n"
+    assert shop.run("forget", "--cause", cause_of_timeouts(shop)).out == "forgot 1 failed job\n"
     assert shop.kept() == []
 
 

@@ -71,7 +71,7 @@ def test_a_flow_is_shown_followed_and_retried(project: Project) -> None:
     (project.root / "there").write_text("")
     retried = project.qframe("flow", identity, "--retry")
     assert (retried.code, retried.out.splitlines()[0]) == (
-        0, f"{identity}: queued 1 failed jobs again",
+        0, f"{identity}: queued 1 failed job again",
     )  # fmt: skip
     worker = project.work()
     followed = project.qframe("flow", identity, "--follow")

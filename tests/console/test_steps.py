@@ -93,7 +93,7 @@ def test_retry_goes_on_or_begins_anew(
     shop: Shop, job: ReservedJob, options: list[str], done_again: list[str]
 ) -> None:
     uuid = failed(shop, job)
-    assert shop.run("retry", uuid, *options).out == "queued 1 failed jobs again\n"
+    assert shop.run("retry", uuid, *options).out == "queued 1 failed job again\n"
     again, calls = begun(shop), list[str]()
 
     def doing(name: str) -> Callable[[], object]:

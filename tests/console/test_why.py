@@ -26,7 +26,7 @@ def test_it_says_the_first_to_mend_first_and_exits_1(shop: Shop) -> None:
     title, first, mend, second, start, *_ = said.lines
     assert title == f"shop.Order {uuid} on database:mail: ready"
     assert re.fullmatch(
-        r"  1\. mail is paused from the command line by \S+@\S+ \d+s ago, until .+ UTC, in "
+        r"  1\. mail has been paused for \d+s from the command line by \S+@\S+, until .+ UTC, in "
         r"\S+( \S+)?  \(read \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d UTC\)",
         first,
     )

@@ -205,7 +205,7 @@ def test_a_pause_names_who_made_it_from_where_when_and_until_when(here: Connecti
     operations.pause(here, "mail", 600, who="ops", where="the page")
     made = why(uuid)
     text = said(made, "paused")
-    assert text.startswith("mail is paused from the page by ops 0s ago, until ")
+    assert text.startswith("mail has been paused for 0s from the page by ops, until ")
     assert text.endswith("UTC, in 10m")
     assert mended(made, "paused") == "qframe resume mail --connection here"
     assert made.code == 1
@@ -220,7 +220,7 @@ def test_the_pause_of_a_connection_is_told_and_one_without_a_name(here: Connecti
     here.store.set(pause_key("here"), f"{time.time() - 60:.3f}")  # by another version
     made = why(uuid)
     assert said(made, "paused") == (
-        "every queue of here is paused 1m ago; workers with --force go on"
+        "every queue of here has been paused for 1m; workers with --force go on"
     )
     assert mended(made, "paused") == "qframe resume --connection here"
 

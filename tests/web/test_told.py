@@ -44,6 +44,38 @@ def test_a_pause_is_told_and_undone_where_it_was_asked(small: Site) -> None:
     assert not client.get("/api/v1/queues?filter=queue:mail").json()["queues"][0]["paused"]
 
 
+def test_what_was_removed_elsewhere_is_brought_back_from_the_page(small: Site) -> None:
+    client = small.client()
+    push(small, "A", "mail")
+    post(client, "clear", **QUEUE, back="/jobs")
+    page = client.get("/queues").text
+    table = page[page.index("What can be taken back") :]
+    assert "Clear <code>database:mail</code>" in table
+    asked = re.search(r'action="(/confirm/undo)">(.*?)Undo', table, re.DOTALL)
+    assert asked, table
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked[2]))
+    assert "Bring back what this act has removed?" in client.get(asked[1], params=fields).text
+    post(client, "undo", **fields)
+    assert small.queue.size("mail") == 1
+    assert "What can be taken back" not in client.get("/queues").text
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [("2h", "Holds class:a.B of database"), ("soon", "takes a time like 90s, 5m, 2h")],
+)
+def test_a_hold_is_given_a_time_in_words(small: Site, typed: str, words: str) -> None:
+    client = small.client()
+    at = {"connection": "database", "filter": "class:a.B", "seconds": typed}
+    done = post(client, "hold", **at, back="/queues")
+    page = done.text
+    if done.status_code == 303:
+        page = client.get(done.headers["location"].partition("#")[0]).text
+        (kept,) = client.get("/api/v1/holds").json()["holds"]
+        assert kept["until"] > kept["since"]
+    assert words in unescape(page)
+
+
 def test_an_added_schedule_is_undone_after_a_question(small: Site) -> None:
     client = small.client()
     typed = {"connection": "database", "id": "nightly", "job": "app.Send", "when": "daily_at 3:30"}

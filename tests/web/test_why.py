@@ -47,13 +47,13 @@ def test_a_pause_from_the_page_names_who_made_it(small: Site) -> None:
     form = {"connection": "database", "queue": "mail", "back": "/queues"}
     assert visitor.post("/actions/pause", data=form, headers=FROM_HERE).status_code == 303
     (found,) = visitor.get(f"/api/v1/why/{uuid}").json()["found"]
-    assert found["reasons"][0]["text"] == "mail is paused from the page by ops 0s ago"
+    assert found["reasons"][0]["text"] == "mail has been paused for 0s from the page by ops"
     for name in ("resume", "pause"):
         at = {"connection": "database", "queue": "mail"}
         answer = visitor.post(f"/api/v1/actions/{name}", json=at, headers=FROM_HERE)
         assert answer.status_code == 200
     (found,) = visitor.get("/api/v1/why/mail").json()["found"]
-    assert found["reasons"][0]["text"] == "mail is paused from the API by ops 0s ago"
+    assert found["reasons"][0]["text"] == "mail has been paused for 0s from the API by ops"
 
 
 def test_the_pages_of_a_job_and_of_a_queue_say_what_holds_them_up(small: Site) -> None:
@@ -63,7 +63,7 @@ def test_the_pages_of_a_job_and_of_a_queue_say_what_holds_them_up(small: Site) -
     job = client.get(f"/jobs/{uuid}").text
     assert "Why it does not run" in job
     first, second, third = reasons(job)
-    assert "mail is paused from the page by <b>ops</b> 0s ago" in first
+    assert "mail has been paused for 0s from the page by <b>ops</b>" in first
     assert "qframe resume mail --connection database read" in first
     assert "No worker of database runs qframe work database --queue mail" in second
     assert "It is the next job of mail" in third

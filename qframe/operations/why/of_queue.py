@@ -11,7 +11,7 @@ from qframe.operations.board import Board
 from qframe.operations.queues import RATES_OVER
 from qframe.operations.why import ended, on_hold, permits, takers, turn
 from qframe.operations.why.look import ConnectionLook, Pause
-from qframe.operations.why.reason import Explanation, Reasons, ago, command, until
+from qframe.operations.why.reason import Explanation, Reasons, command, until
 from qframe.payload.text import count_of, one_line
 from qframe.payload.timing import lasting
 from qframe.worker import queue_facts
@@ -62,20 +62,20 @@ def paused(look: ConnectionLook, queue: str, why: Reasons) -> None:
         if found.value is None:
             continue
         what = name or f"every queue of {look.name}"
-        words = f"{what} is paused{_by(found.value)}"
+        words = f"{what} {_paused(found.value)}"
         if not name:
             words += "; workers with --force go on"
         mend = command("resume", *filter(None, [name]), "--connection", look.name)
         why.add("paused", words, found.at, mend)
 
 
-def _by(pause: Pause) -> str:
-    words = ""
+def _paused(pause: Pause) -> str:
+    words = "is paused"
+    if pause.since:
+        words = f"has been paused for {lasting(max(0.0, time.time() - pause.since))}"
     if pause.note is not None:
         words += f" from {one_line(pause.note.where, 100)}" if pause.note.where else ""
         words += f" by {one_line(pause.note.who, 100)}" if pause.note.who else ""
-    if pause.since:
-        words += f" {ago(pause.since)}"
     if pause.ends is not None:
         words += f", {until(pause.ends)}"
     return words

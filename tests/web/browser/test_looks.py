@@ -13,6 +13,8 @@ from playwright.sync_api import Browser
 
 from qframe import Flow, batch, manager
 from qframe.contracts.recording import Recording, SeenStack, UsedPoint
+from qframe.metrics.kept import Metrics
+from qframe.metrics.recorder import Recorder
 from qframe.operations import holds, retries
 from qframe.retries.terms import RetryTerms
 from qframe.retries.watched import ChosenJob
@@ -55,6 +57,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
         project.write("jobs.py", JOBS)
         failed(project, 3)
         gone = ChosenJob("gone", 1.0, 1)
+        recorder = Recorder()
+        recorder.ended("jobs.Long", "mail", "done", 3562.0, memory=700.0)
+        Metrics(project.manager.connection("database").store, "database").write(recorder)
         retries.start(project.manager, RetryTerms.read(), [gone], f"class {LONG}", "ops")
         recorded(project)
         manager.use(project.manager)
@@ -145,12 +150,27 @@ def test_axe_finds_nothing(
     assert found == []
 
 
+OVER_EACH_OTHER = """() => [...document.querySelectorAll('td[data-label]')].flatMap(cell => {
+    const name = getComputedStyle(cell, '::before'), text = document.createRange();
+    if (!cell.textContent.trim() || name.content === 'none' || name.display === 'none') return [];
+    const pen = document.createElement('canvas').getContext('2d');
+    pen.font = `${name.fontSize} ${name.fontFamily}`;
+    text.selectNodeContents(cell);
+    const parts = [...text.getClientRects()], box = cell.getBoundingClientRect();
+    const ends = box.left + pen.measureText(cell.dataset.label).width;
+    return parts[0].left < ends - 1 || parts.some(each => each.right > box.right + 1)
+        ? [`${cell.dataset.label}: ${cell.innerText}`] : [];
+})"""
+"""The cells whose name is over their value, or whose value is over the next cell."""
+
+
 def test_on_a_phone_nothing_is_wider_than_it(served: str, open_window: Open) -> None:
     window = open_window(served, viewport=PHONE, is_mobile=True, has_touch=True)
     for path in [*PAGES, one_failed(window), one_flow(window), asked(window)]:
         page = window.go(path)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], path
+        assert page.evaluate(OVER_EACH_OTHER) == [], path
         for hidden in page.locator(".wide").all():
             inner = hidden.evaluate("each => each.scrollWidth - each.clientWidth")
             assert inner <= 0, path
@@ -266,10 +286,14 @@ def test_it_is_used_by_keyboard_alone(served: str, open_window: Open) -> None:
 
 def test_all_works_without_javascript(plain: Project, open_window: Open) -> None:
     failed(plain, 60)
-    plain.push("Quick", queue="mail")
-    worker = working(plain, "--queue", "other", "--concurrency", 2)
     window = open_window(plain, java_script_enabled=False)
     page = window.go("/")
+    (alone,) = page.locator(".two > *").all()
+    box = alone.bounding_box()
+    assert box
+    assert box["width"] > 900, "what is alone has half of the page"
+    plain.push("Quick", queue="mail")
+    worker = working(plain, "--queue", "other", "--concurrency", 2)
     for path in PAGES:
         window.go(path)
         assert page.locator("h1").count() == 1, path
