@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from faults.requests import mark_of
+from faults.requests import ACTIONS, mark_of, mark_of_action
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer
@@ -17,12 +17,16 @@ from tests.support.rabbitmq_cluster import RabbitmqCluster, RabbitmqNode
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisCluster, RedisServer, SentinelGroup, wait_until
 from tests.support.sql_server import USER, SqlServer
+from tests.support.sqs_server import SqsServer
 
 
 class Backend(ABC):
     """What holds the jobs; `features` says which scenarios it can take part in."""
 
     features: ClassVar[frozenset[str]] = frozenset()
+    shortest_lease: ClassVar[float] = 1.0
+    store: ClassVar[str] = ""
+    """The connection with the facts and the failed jobs; "" for that of the driver."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,6 +34,11 @@ class Backend(ABC):
     @abstractmethod
     def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
         """Give a connection's settings, through a proxy where there is one."""
+
+    def others(self, proxy: Proxy | None = None) -> dict[str, dict[str, Any]]:
+        """Give the settings of the connections that this one, and the store, are made of."""
+        del proxy
+        return {}
 
     def proxy(self) -> Proxy:
         """Put a proxy in front of the server."""
@@ -165,6 +174,43 @@ class RabbitmqBackend(ServerBackend):
         super().kill()
 
 
+class StrictSqsBackend(Backend):
+    """The strict SQS of the tests, in a thread of this process; the facts are in an SQLite file.
+
+    Amazon's does not die with its messages, so nor does this: it refuses calls, and loses answers.
+    """
+
+    features = frozenset({"network", "points", "sqs"})
+    shortest_lease = 3.0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.sqs = SqsServer()
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection to the server."""
+        settings = {"driver": "sqs", **self.sqs.settings, **_SOON}
+        return {
+            **settings,
+            "endpoint": f"http://127.0.0.1:{proxy.port if proxy else self.sqs.port}",
+        }
+
+    def proxy(self) -> Proxy:
+        """Put a proxy in front of the server."""
+        return Proxy("127.0.0.1", self.sqs.port)
+
+    def requests(self) -> Mapping[str, bytes]:
+        """Give their actions."""
+        return {name: mark_of_action(action) for name, action in ACTIONS.items()}
+
+    def close(self) -> None:
+        """End it."""
+        self.sqs.close()
+
+
+_SOON = {"block_for": 1, "timeout": 3, "connect_timeout": 1}
+
+
 class SqlBackend(ServerBackend):
     """The database driver on a server."""
 
@@ -228,6 +274,38 @@ class MariadbBackend(SqlBackend):
     def raise_isolation(self) -> None:
         """Refuse to change a record that has changed since the transaction's snapshot."""
         self.server.sql("set global innodb_snapshot_isolation = on")
+
+
+class MembersBackend(RedisBackend):
+    """The failover driver: a Redis, else a PostgreSQL, which is the store of both."""
+
+    features = frozenset({"server", "network", "failover"})
+    store = "second"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.second = PostgresServer(folder / "postgres")
+        try:
+            self.second.start().prepared()
+        except BaseException:
+            self.close()
+            raise
+
+    def connection(self, proxy: Proxy | None = None) -> dict[str, Any]:
+        """Give a connection that is both, and soon asks the first again after it was down."""
+        del proxy
+        names = ["first", "second"]
+        return {"driver": "failover", "connections": names, "retry_down_after": 0.2}
+
+    def others(self, proxy: Proxy | None = None) -> dict[str, dict[str, Any]]:
+        """Give a connection to each, that to the first through a proxy."""
+        second = {"driver": "database", "url": self.second.url_at(0)}
+        return {"first": {**super().connection(proxy), "timeout": 2}, "second": second}
+
+    def close(self) -> None:
+        """End both."""
+        self.second.close()
+        super().close()
 
 
 class Failover(Backend):
@@ -367,6 +445,8 @@ BACKENDS: dict[str, list[type[Backend]]] = {
     "redis-sentinel": [SentinelBackend],
     "redis-cluster": [ClusterBackend],
     "beanstalkd": [BeanstalkdBackend],
+    "failover": [MembersBackend],
+    "sqs": [StrictSqsBackend],
     "rabbitmq": [RabbitmqBackend, RabbitmqClusterBackend],
     "database": [SqliteBackend],
     "postgres": [PostgresBackend, StandbyBackend],

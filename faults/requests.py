@@ -1,8 +1,15 @@
-"""What the requests to a Redis can be told by: each kind by bytes that it holds."""
+"""What the requests to a Redis, or an SQS, can be told by: each kind by bytes that it holds."""
 
 from __future__ import annotations
 
 from qframe.drivers.redis.commands import Script, script
+
+ACTIONS = {
+    "reserve": "ReceiveMessage", "push": "SendMessageBatch", "delete": "DeleteMessage",
+    "fail": "DeleteMessage", "release": "ChangeMessageVisibility",
+    "renew": "ChangeMessageVisibility",
+}  # fmt: skip
+"""What SQS calls them."""
 
 
 def scripts() -> list[Script]:
@@ -15,3 +22,8 @@ def mark_of(kind: str) -> bytes:
     if kind == "reserve":
         return script("reserve").digest.encode()
     return b"\r\n$%d\r\n%s\r\n" % (len(kind), kind.encode())
+
+
+def mark_of_action(name: str) -> bytes:
+    """Give what a request for an action of SQS holds, or one for several at once."""
+    return b"AmazonSQS." + name.encode()

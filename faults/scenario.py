@@ -82,7 +82,7 @@ def run(which: Scenario, driver: str, seed: int, *, quick: bool = False) -> tupl
             seed,
             through_proxy=which.through_proxy,
             quick=quick,
-            lease=which.lease,
+            lease=max(which.lease, kind.shortest_lease),
         ) as site:
             which.act(site)
             judge(site, verdict)

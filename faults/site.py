@@ -22,11 +22,13 @@ from faults.backends import (
     Backend,
     BeanstalkdBackend,
     Failover,
+    MembersBackend,
     RabbitmqBackend,
     RabbitmqClusterBackend,
     RedisBackend,
     ServerBackend,
     SqlBackend,
+    StrictSqsBackend,
 )
 from qframe import QueueManager, config
 from qframe.connection import Connection
@@ -39,6 +41,7 @@ from tests.support.process import Process, Project
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
+from tests.support.sqs_server import SqsServer
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = "here"
@@ -122,11 +125,14 @@ class Site(Project):
         """Write the workers' configuration; keyword arguments are of the connection."""
         self.close()
         values = self._settings(self.proxy) | connection
-        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
-        (self.root / "qframe.toml").write_text(
-            f'default = "{HERE}"\njobs = ["faults.jobs"]\nunknown_job_delays = [0.2, 0.4]\n'
-            f"{toml}\n[connections.{HERE}]\n{lines}"
-        )
+        store = self.backend.store
+        keeps = f'store.driver = "{store}"\nfailed.driver = "{store}"\n' if store else ""
+        lines = [f'default = "{HERE}"\njobs = ["faults.jobs"]\nunknown_job_delays = [0.2, 0.4]\n']
+        lines += [keeps, toml, "\n"]
+        for name, each in {HERE: values, **self.backend.others(self.proxy)}.items():
+            lines.append(f"[connections.{name}]\n")
+            lines += (f"{key} = {json.dumps(value)}\n" for key, value in each.items())
+        (self.root / "qframe.toml").write_text("".join(lines))
 
     def _settings(self, proxy: Proxy | None) -> dict[str, Any]:
         return {"retry_after": self.lease, **self.backend.connection(proxy)}
@@ -142,7 +148,9 @@ class Site(Project):
         if self._manager is None:
             settings = config.load(self.root / "qframe.toml")
             if not self._also_here:
-                settings.connections[HERE] |= self._settings(None)
+                direct = {HERE: self._settings(None), **self.backend.others()}
+                for name, values in direct.items():
+                    settings.connections[name] |= values
             settings.listeners = {}
             self._manager = QueueManager(settings)
         return self._manager
@@ -191,6 +199,20 @@ class Site(Project):
         backend = self.backend
         assert isinstance(backend, RabbitmqClusterBackend)  # noqa: S101 (as above)
         return backend
+
+    @property
+    def members(self) -> MembersBackend:
+        """The backend, where it is a failover."""
+        backend = self.backend
+        assert isinstance(backend, MembersBackend)  # noqa: S101 (a scenario says it needs one)
+        return backend
+
+    @property
+    def sqs(self) -> SqsServer:
+        """The SQS, where it is one."""
+        backend = self.backend
+        assert isinstance(backend, StrictSqsBackend)  # noqa: S101 (as above)
+        return backend.sqs
 
     @property
     def bad_network(self) -> Proxy:

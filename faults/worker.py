@@ -3,10 +3,10 @@
 `DIE_AT` in the environment is a point at which the process kills itself, as JSON:
 {"script": "start", "phase": "before" | "sent" | "answered", "count": 3} is the third time it is
 about to send, has sent, or has read an answer to such a request to a Redis (a deletion: one that
-travels without a start); with {"command": "delete", ...} it is that word of beanstalkd's. What the
-thread says that keeps the leases counts only for `renew` and `touch`. With `UNRENEWED` set, no
-lease is renewed. Nothing of this is in qframe: the functions it calls are replaced here, before it
-begins.
+travels without a start); with {"command": "delete", ...} it is that word of beanstalkd's, with
+{"action": "DeleteMessage", ...} that of SQS. What the thread says that keeps the leases counts only
+for `renew` and `touch`, or with "anyone". With `UNRENEWED` set, no lease is renewed. Nothing of
+this is in qframe: the functions it calls are replaced here, before it begins.
 
 A thread beside notes when the machine gave the process no time: a lease it could not renew then is
 no defect.
@@ -21,11 +21,12 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from faults.requests import mark_of
+from faults.requests import mark_of, mark_of_action
 from qframe import events
 from qframe.console.app import main
 from qframe.exceptions import InvalidPayload
@@ -62,10 +63,22 @@ def note_settles(ledger: Ledger) -> None:
     events.listen(events.WorkerStarting)(up)
     events.listen(events.JobPopped)(taken)
 
+    second = weakref.WeakSet[ReservedJob]()
+    is_second = ReservedJob.is_second
+
+    def noted_second(self: ReservedJob) -> bool:
+        if found := is_second(self):
+            second.add(self)
+        return found
+
+    ReservedJob.is_second = noted_second  # type: ignore[method-assign]
+
     def note(job: ReservedJob) -> None:
         # What was only held may go to another: nothing was begun that could be refused.
         is_let_go = job.is_lost and not job.reservation.started
         how = "let-go" if is_let_go else job.state.replace(" ", "-")
+        if how == "deleted" and job in second:
+            how = "skipped"
         ledger.note("A", name(job), how, job.attempts(), os.getpid())
 
     for method in ("_conclude", "send", "mark_lost", "on_reply"):
@@ -101,10 +114,14 @@ class DieAt:
 
     def __init__(self, point: dict[str, Any]) -> None:
         self._wanted = re.compile(_marks(point))
-        self._from_anyone = point.get("script", point.get("command")) in {"renew", "touch"}
+        word = point.get("script", point.get("command"))
+        self._from_anyone = word in {"renew", "touch"} or point.get("anyone", False)
         self._phase = point["phase"]
         self._left = point["count"]
         self._doomed: set[int] = set()
+        self._is_in_two = "action" in point
+        """Whether a request's head is sent by itself, and its body behind it."""
+        self._half_sent: set[int] = set()
 
     def install(self) -> None:
         """Replace the methods of every socket of this process."""
@@ -121,9 +138,13 @@ class DieAt:
             if last and self._phase == "before":
                 die()
             result = plain(connection, data, *rest)
-            if last and self._phase == "sent":
+            if connection.fileno() in self._half_sent:
                 die()
-            if last:
+            if last and self._phase == "sent":
+                if not self._is_in_two:
+                    die()
+                self._half_sent.add(connection.fileno())
+            elif last:
                 self._doomed.add(connection.fileno())
             return result
 
@@ -149,6 +170,8 @@ def _marks(point: dict[str, Any]) -> bytes:
     if "command" in point:
         word = str(point["command"]).encode()
         return rb"(?:^|\r\n)" + re.escape(word) + rb"[ \r-]"
+    if "action" in point:
+        return mark_of_action(str(point["action"]))
     kind = str(point["script"])
     mark = re.escape(mark_of(kind))
     return (

@@ -64,15 +64,32 @@ class Command(Point):
         return {"command": word, "phase": self.phase, "count": self.count}
 
 
+class Action(Point):
+    """The same for SQS, where a delivery counts."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether a delivery was counted whose job nobody noted."""
+        return self.script == "reserve" and self.phase != "before"
+
+    def said(self) -> dict[str, object]:
+        """Give what `faults.worker` has to know."""
+        point = {"action": requests.ACTIONS[self.script], "phase": self.phase, "count": self.count}
+        return {**point, "anyone": self.script == "renew"}
+
+
 _COUNTS = {
     "reserve": 2, "start": 2, "delete": 1, "release": 1, "renew": 2, "fail": 1, "push": 3,
 }  # fmt: skip
 _COMMANDS = {
     "reserve": 2, "stats-job": 2, "delete": 1, "release": 1, "renew": 2, "fail": 1, "push": 3,
 }  # fmt: skip
+_ACTIONS = {"reserve": 2, "delete": 1, "release": 1, "renew": 2, "fail": 1, "push": 3}
 
 
 def _points(site: Site) -> list[Point]:
+    if "sqs" in site.backend.features:
+        return [Action(name, phase, n) for name, n in _ACTIONS.items() for phase in _PHASES]
     if "beanstalkd" in site.backend.features:
         return [Command(word, phase, n) for word, n in _COMMANDS.items() for phase in _PHASES]
     for each in requests.scripts():  # what a server has to ask for first is done a moment later

@@ -13,6 +13,9 @@ from tests.support.ledger import Fault
 
 _RESUME = 10.0
 """Seconds until jobs run again: nodes take some to agree that one of them is gone."""
+_NOTICED = 16.0
+"""The same of one that is only silent: noticed in ten, after which workers, who have asked before,
+have to give that up and ask anew."""
 _ALARMS = {
     "memory": ("vm_memory_monitor:set_vm_memory_high_watermark({}).", "0.00001", "0.4"),
     "disk": ("rabbit_disk_monitor:set_disk_free_limit({}).", '"900GB"', '"50MB"'),
@@ -56,8 +59,7 @@ def connections_closed(site: Site) -> None:
 @scenario("F48", "jobs longer than consumer_timeout", "rabbitmq")
 def longer_than_allowed(site: Site) -> None:
     """Let the server close the channel of a job that runs too long: `tries` end it."""
-    site.rabbitmq.evaluate("application:set_env(rabbit, consumer_timeout, 2000).")
-    site.rabbitmq.evaluate("application:set_env(rabbit, channel_tick_interval, 1000).")
+    _allow(site, 2)
     site.configure()  # with new connections
     late = site.send(jobs.TriedTwice, seconds=6)
     site.may_fail = {late}
@@ -70,6 +72,34 @@ def longer_than_allowed(site: Site) -> None:
     site.check(site.starts(late) == 2, f"it was started {site.starts(late)} times")
     site.limit = None
     site.finish()
+
+
+@scenario("F58", "SIGSTOP for longer than consumer_timeout, fifty at once", "rabbitmq")
+def stopped_for_too_long(site: Site) -> None:
+    """Let workers with full slots stand still until the server closes their channels."""
+    stops = site.count(4, 1)
+    _allow(site, 4)
+    site.configure(heartbeat=60)  # by which nothing is noticed meanwhile
+    site.limit = None
+    site.begin(3, "--concurrency", 50)
+    with Producer(site, 0.01, seconds=(0.3, 0.8)):
+        for _ in range(stops):
+            site.pause(2)
+            worker = site.victim(within=0.5)
+            site.stop_for(worker, 10)
+            site.check(
+                site.wait_for(lambda pid=worker.pid: site.was_refused(pid), 20),  # type: ignore[misc]
+                f"what pid {worker.pid} said too late was not refused",
+            )
+    site.remark(f"stops {stops}")
+    site.finish()
+
+
+def _allow(site: Site, seconds: float) -> None:
+    """Let the server close the channel of a job that takes so long."""
+    allowed = f"application:set_env(rabbit, consumer_timeout, {int(1000 * seconds)})."
+    site.rabbitmq.evaluate(allowed)
+    site.rabbitmq.evaluate("application:set_env(rabbit, channel_tick_interval, 1000).")
 
 
 @scenario("F49", "10,000 delayed jobs beside ready ones", "rabbitmq")
@@ -94,7 +124,9 @@ def many_delayed(site: Site) -> None:
     site.finish()
 
 
-def _under_load(site: Site, breaks: Callable[[int], Callable[[], None]]) -> None:
+def _under_load(
+    site: Site, breaks: Callable[[int], Callable[[], None]], limit: float = _RESUME
+) -> None:
     """Break something about each node in turn, under load; what is returned mends it."""
     site.begin(3)
     slowest = 0.0
@@ -110,7 +142,7 @@ def _under_load(site: Site, breaks: Callable[[int], Callable[[], None]]) -> None
                 site.cluster.wait_until_whole()
             site.resumed(time.monotonic())
             site.pause(1)
-    site.check(slowest < site.patience(_RESUME), f"it took {slowest:.1f} s until jobs ran again")
+    site.check(slowest < site.patience(limit), f"it took {slowest:.1f} s until jobs ran again")
     site.remark(f"resumed in {slowest:.1f} s, pushes refused {producer.refused}")
     site.limit = None
     site.finish()
@@ -141,7 +173,7 @@ def cut_off_node(site: Site) -> None:
         node.cut_off()
         return node.join
 
-    _under_load(site, breaks)
+    _under_load(site, breaks, _NOTICED)
 
 
 @scenario("F52", "two nodes killed, of three", "nodes")

@@ -295,8 +295,19 @@ def test_every_scenario_of_the_gate_is_there() -> None:
     elsewhere = [name for name, each in table.items() if each.backend("redis") is None]
     on_sql = ["F30s", "F34", "F35", "F36"]
     on_beanstalkd = ["F40", "F41", "F42", "F43", "F44", "F45"]
-    on_rabbitmq = ["F46", "F47", "F48", "F49", "F50", "F51", "F52"]
-    assert elsewhere == on_sql + on_beanstalkd + on_rabbitmq
+    on_rabbitmq = ["F46", "F47", "F48", "F49", "F50", "F51", "F52", "F58"]
+    on_failover = ["F53", "F54", "F55", "F56", "F57"]
+    on_sqs = ["F65", "F66"]
+    assert sorted(elsewhere) == sorted(on_sql + on_beanstalkd + on_rabbitmq + on_failover + on_sqs)
     assert all(table[name].backend("postgres") is not None for name in on_sql)
     assert all(table[name].backend("beanstalkd") is not None for name in on_beanstalkd)
     assert all(table[name].backend("rabbitmq") is not None for name in on_rabbitmq)
+    assert all(table[name].backend("failover") is not None for name in on_failover)
+    assert all(table[name].backend("sqs") is not None for name in on_sqs)
+
+
+def test_every_scenario_is_in_the_docs() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "inside" / "reliability.md"
+    rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| ")]
+    told = {name.strip() for row in rows for name in row.split(",")}
+    assert {*scenario.table()} <= told

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import gate
 
-LONG = ("F46", "F49", "F50", "F52")
+LONG = ("F46", "F49", "F50", "F52", "F58")
 
 
 @pytest.mark.slow

@@ -1,0 +1,62 @@
+"""An SQS that refuses calls, takes a part of a batch, and answers too late or not at all."""
+
+from __future__ import annotations
+
+import time
+
+from faults import jobs
+from faults.scenario import scenario
+from faults.site import Producer, Site
+from tests.support.sqs_server import Refusal
+
+_CALLS = (
+    "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch",
+    "ChangeMessageVisibility",
+)  # fmt: skip
+_REFUSALS = (
+    Refusal("InternalError", "try again", old="InternalError", status=500),
+    Refusal("ThrottlingException", "too fast", old="Throttling", status=400),
+    Refusal("ServiceUnavailable", "not now", old="ServiceUnavailable", status=503),
+)
+
+
+@scenario("F65", "calls refused by SQS, and batches taken in part", "sqs")
+def refused(site: Site) -> None:
+    """Refuse calls of each kind, some in a row: nothing is lost, and none is done twice."""
+    wanted, chance, server = site.count(200, 30), site.chance, site.sqs
+    site.begin(2)
+    site.begin(1, "--concurrency", 10)
+    with Producer(site, 0.02, seconds=(0.0, 0.05)) as producer:
+        producer.also(jobs.RaisesFreely, failures=1)
+        site.resumed(time.monotonic())
+        for _ in range(wanted):
+            call, refusal = chance.choice(_CALLS), chance.choice(_REFUSALS)
+            server.refusals += [(call, refusal)] * chance.randint(1, 4)
+            if chance.random() < 0.3:
+                server.not_taken.append({chance.randrange(3)})
+            site.pause(chance.uniform(0, 0.2))
+        left = len(server.refusals)
+        del server.refusals[:], server.not_taken[:]
+    site.check(left < wanted, f"{left} refusals reached nobody")
+    site.remark(f"refusals {wanted}, pushes refused {producer.refused}")
+    site.finish(120)
+
+
+@scenario("F66", "calls that SQS answers when their leases have run out", "sqs")
+def slow(site: Site) -> None:
+    """Answer each kind of call late, once: what is received too late is not run, and comes back."""
+    server, chance = site.sqs, site.chance
+    site.configure(timeout=2 * site.lease)
+    site.begin(3)
+    with Producer(site, 0.05, seconds=(0.0, 0.05)) as producer:
+        site.resumed(time.monotonic())
+        for call in _CALLS * site.count(3, 1):
+            late = [call]
+            server.slow = lambda action, late=late: (  # type: ignore[misc]
+                1.3 * site.lease if action in late and late.remove(action) is None else 0.0
+            )
+            site.pause(1.5 * site.lease + chance.random())
+        server.slow = lambda _: 0.0
+    site.remark(f"late {len(_CALLS) * site.count(3, 1)}, pushes refused {producer.refused}")
+    site.limit = None
+    site.finish(120)
