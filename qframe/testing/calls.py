@@ -97,6 +97,29 @@ def _end_of_block(_: object, kind: object = None, *__: object) -> str:
     return "a commit" if kind is None else ""
 
 
+def _psycopg_commit(connection: Any) -> str:  # noqa: ANN401 (a Connection)
+    """Name a commit, unless there is no transaction, as in autocommit."""
+    return "" if _is_idle(connection) else "a commit"
+
+
+def _psycopg_block(connection: Any, kind: object = None, *_: object) -> str:  # noqa: ANN401 (as above)
+    """Name the commit at the end of a connection's `with` block that did not raise."""
+    return _psycopg_commit(connection) if kind is None and not connection.closed else ""
+
+
+def _psycopg_statement(cursor: Any, sql: object, *_: object, **__: object) -> str:  # noqa: ANN401 (a Cursor)
+    connection = cursor.connection
+    return written(sql) if connection.autocommit and _is_idle(connection) else ""
+
+
+def _is_idle(connection: Any) -> bool:  # noqa: ANN401 (as above)
+    return int(connection.info.transaction_status) == 0  # IDLE
+
+
+def _asyncpg_statement(connection: Any, sql: object, *_: object, **__: object) -> str:  # noqa: ANN401 (as above)
+    return "" if connection.is_in_transaction() else written(sql)
+
+
 def _request(_: object, request: Any, *__: object, **___: object) -> str:  # noqa: ANN401 (an httpx.Request)
     return _call(request.method, str(request.url))
 
@@ -170,13 +193,23 @@ LIBRARIES: list[tuple[str, str, Namer]] = [
     ("django.db.backends.base.base", "BaseDatabaseWrapper.commit", _by_hand),
     ("django.db.backends.utils", "CursorWrapper._execute", _statement),
     ("django.db.backends.utils", "CursorWrapper._executemany", _statement),
-    ("psycopg", "Connection.commit", _commit),
-    ("psycopg", "AsyncConnection.commit", _commit),
+    ("psycopg", "Connection.commit", _psycopg_commit),
+    ("psycopg", "Connection.__exit__", _psycopg_block),
+    ("psycopg", "AsyncConnection.commit", _psycopg_commit),
+    ("psycopg", "AsyncConnection.__aexit__", _psycopg_block),
+    ("psycopg", "Cursor.execute", _psycopg_statement),
+    ("psycopg", "Cursor.executemany", _psycopg_statement),
+    ("psycopg", "AsyncCursor.execute", _psycopg_statement),
+    ("psycopg", "AsyncCursor.executemany", _psycopg_statement),
     ("psycopg.transaction", "Transaction.__exit__", _end_of_block),
     ("psycopg.transaction", "AsyncTransaction.__aexit__", _end_of_block),
     ("pymysql.connections", "Connection.commit", _commit),
     ("MySQLdb.connections", "Connection.commit", _commit),
     ("aiosqlite.core", "Connection.commit", _commit),
+    *(
+        ("asyncpg.connection", f"Connection.{name}", _asyncpg_statement)
+        for name in ("execute", "executemany", "fetch", "fetchrow", "fetchval")
+    ),
     ("asyncpg.transaction", "Transaction.commit", _commit),
     ("asyncpg.transaction", "Transaction.__aexit__", _end_of_block),
     ("http.client", "HTTPConnection.putrequest", _put_request),

@@ -9,7 +9,9 @@ import inspect
 import pprint
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 from qframe.exceptions import Interruption, JobSuspended
@@ -105,9 +107,12 @@ def _let_go(error: BaseException | None) -> None:
 
     What it has not dispatched yet is not dispatched by that: each point raises.
     """
-    if error is not None:
-        traceback.clear_frames(error.__traceback__)
-    gc.collect(1)  # what is older is of the test
+    with warnings.catch_warnings():
+        # Where it is an error, a connection that warns of its end would not end.
+        warnings.simplefilter("ignore", ResourceWarning)
+        if error is not None:
+            traceback.clear_frames(error.__traceback__)
+        gc.collect()  # all: what a job made may be old by now
 
 
 def check(
@@ -218,13 +223,26 @@ def _dispatched(queued: Fake) -> object:
 
 def _place() -> str:
     """Return the innermost line of the application's code that is running here."""
-    frame: Any = sys._getframe(1)  # noqa: SLF001 (as `inspect` does)
-    while frame is not None:
+    for frame in _frames():
         file = frame.f_code.co_filename
         if tracebacks.is_own(file) and not file.startswith("<"):
             return one_line(f"{file.rpartition('/')[2]}:{frame.f_lineno}", 80)
-        frame = frame.f_back
     return ""
+
+
+def _frames() -> Iterator[FrameType]:
+    """Yield what is running here, the innermost first, also what waits for this greenlet.
+
+    SQLAlchemy's async engines commit in one.
+    """
+    greenlet = sys.modules.get("greenlet")
+    waits: Any = greenlet and greenlet.getcurrent()
+    frame: Any = sys._getframe(1)  # noqa: SLF001 (as `inspect` does)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+        if frame is None and waits and (waits := waits.parent):
+            frame = waits.gr_frame
 
 
 def _told(shown: str, wrong: Sequence[tuple[Point, str]], count: int) -> str:
