@@ -51,6 +51,11 @@ class JobConnections:
             raise silent[-1]
         return answers.given
 
+    def silent(self, done: Iterable[tuple[Connection, object]]) -> list[str]:
+        """Returns the names of the connections that are not among those that answered."""
+        answered = {connection.name for connection, _ in done}
+        return [each.name for each in self if each.name not in answered]
+
     def failed_stores(self, *, answering: bool = False) -> list[FailedStore]:
         """Returns the failed stores, each once: all, or those of `answering` connections."""
 

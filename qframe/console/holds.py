@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -18,6 +19,8 @@ from qframe.operations import holds as operations
 from qframe.operations.actions import log_action
 from qframe.payload.text import one_line, queue_name
 
+_NO_ANSWER = 69
+"""The exit code if a connection does not answer, which is said on stderr."""
 _COLUMNS = ("id", "connection", "filter", "queues", "until", "who", "why", "aside")
 
 
@@ -37,11 +40,12 @@ def hold(
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
-) -> None:
+) -> int:
     """Set aside the jobs that a filter chooses.
 
     Each is set aside when its turn comes, without an attempt; pushes and schedules go on. The jobs
-    come back by themselves when the time is over, or by `qframe unhold ID`.
+    come back by themselves when the time is over, or by `qframe unhold ID`. Exits 69 if a
+    connection does not answer; the others hold them.
 
       qframe hold 'class:app.Charge args.shop:7' --for 2h
       qframe hold tag:tenant:7 --for 30m --queue mail --why 'their bank is down'
@@ -57,15 +61,26 @@ def hold(
         made = operations.begin(found, where, seconds, who, why, names)
         return operations.state(found, made)
 
-    done = JobConnections(configured(config), connection).each(begin)
+    connections = JobConnections(configured(config), connection)
+    done = connections.each(begin)
     made = [(found, state) for found, state in done if state is not None]
+    silent = [each for each in connections.silent(done) if chosen.allows("connection", each)]
+    if not made and silent:
+        return _NO_ANSWER
     if not made:
         raise ConfigurationError("the filter allows no connection that workers take jobs from")
     for found, state in made:
         log_action(who, "hold", f"connection {found.name} filter {state.filter}", 1)
     if as_json:
         print_json([state.model_dump() for _, state in made])
-        return
+    else:
+        _tell(made)
+        if chosen.asks_data:
+            print_error("arguments that are secret or encrypted match no args.NAME: term", 0)
+    return _NO_ANSWER if silent else 0
+
+
+def _tell(made: Sequence[tuple[Connection, operations.HoldState]]) -> None:
     for found, state in made:
         say(
             f"{state.id}: {found.name} holds {state.filter} until {state.until} UTC; "
@@ -73,8 +88,6 @@ def hold(
         )
         if operations.comes_back_late(found):
             print_error(f"{found.name}: after unhold, its jobs are back within a minute", 0)
-    if chosen.asks_data:
-        print_error("arguments that are secret or encrypted match no args.NAME: term", 0)
 
 
 def unhold(
@@ -83,17 +96,22 @@ def unhold(
     connection: ConnectionOption = None,
     as_json: Json = False,
     config: Config = None,
-) -> None:
+) -> int:
     """End a hold: its jobs come back within seconds.
 
-    qframe unhold 3f9c01aa
+    Exits 69 if it may be on a connection that does not answer.
+
+      qframe unhold 3f9c01aa
     """
 
     def end(found: Connection) -> int | None:
         return operations.end(found, identity)
 
-    done = JobConnections(configured(config), connection).each(end)
+    connections = JobConnections(configured(config), connection)
+    done = connections.each(end)
     ended = [(found, count) for found, count in done if count is not None]
+    if not ended and connections.silent(done):
+        return _NO_ANSWER
     if not ended:
         raise ConfigurationError(f"there is no hold {one_line(identity, 40)!r}: qframe holds")
     for found, count in ended:
@@ -102,9 +120,10 @@ def unhold(
         print_json(
             [{"id": identity, "connection": each.name, "back": count} for each, count in ended]
         )
-        return
+        return 0
     for found, count in ended:
         say(f"ended {identity} of {found.name}: {operations.said(found, count)}")
+    return 0
 
 
 def holds(

@@ -60,8 +60,7 @@ def undo(
         if identity and all(identity != each.id for each in acts):
             shown = one_line(identity, 40)
             raise ConfigurationError(f"the act {shown!r} has nothing in a bin: qframe undo --list")
-        silent = [each.name for each in connections if each.name not in by_name]
-        return _purged(by_name, silent, identity, dry_run=dry_run, yes=yes)
+        return _purged(by_name, connections.silent(read), identity, dry_run=dry_run, yes=yes)
     act = _chosen(acts, identity)
 
     def what() -> str:

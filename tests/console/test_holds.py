@@ -53,3 +53,23 @@ def test_what_cannot_be_held(shop: Shop, words: list[str], why: str) -> None:
     said = shop.run("hold", *words)
     assert said.code == 2
     assert why in said.only()
+
+
+def test_a_connection_that_does_not_answer_is_said_and_the_exit_code(shop: Shop) -> None:
+    shop.write(
+        "qframe.toml", '[connections.away]\ndriver = "redis"\nurl = "redis://127.0.0.1:1/0"\n'
+    )
+    said = shop.run("hold", "class:shop.Order", "--for", "2h")
+    (line,) = said.err.splitlines()
+    assert line.startswith("qframe: redis://127.0.0.1:1/0 does not answer")
+    (made,) = holds.listed(shop.queue)
+    (line_of_the_other,) = said.lines
+    assert line_of_the_other.startswith(f"{made.id}: database holds class:shop.Order until ")
+    assert said.code == 69
+    assert shop.run("hold", "class:shop.Order", "--for", "2h", "--json").code == 69
+    away = shop.run("hold", "connection:away", "--for", "2h")
+    assert (away.code, away.only()) == (69, line)
+    assert shop.run("hold", "connection:database", "--for", "2h").code == 0
+    absent = shop.run("unhold", "0badcafe")
+    assert (absent.code, absent.only()) == (69, line)
+    assert shop.run("unhold", made.id).code == 0
