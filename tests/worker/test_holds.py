@@ -20,6 +20,7 @@ from qframe import (
     manager,
 )
 from qframe.connection import Connection
+from qframe.contracts.browsing import Place
 from qframe.contracts.step import Set, Step
 from qframe.exceptions import ConfigurationError
 from qframe.features import hold as facts
@@ -31,6 +32,7 @@ from qframe.worker.holds import WorkerHolds
 from tests.conftest import settings_of
 from tests.support import here
 from tests.support.process import wait_for
+from tests.support.redis_server import RedisServer
 
 RAN: list[Any] = []
 FAR = (
@@ -242,6 +244,24 @@ def test_an_end_that_broke_off_is_brought_to_its_end(memory: Connection) -> None
     assert only(memory).ending
     assert holds.end(memory, made.id) == 1
     assert ran() == [(7, 0)]
+
+
+def test_jobs_that_a_killed_end_has_taken_come_back_no_later_than_without_it(
+    fresh: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: RedisServer = request.getfixturevalue("redis_running")
+    server.command("FLUSHALL")
+    connection = connected(fresh, {"driver": "redis", "url": server.url})
+    monkeypatch.setattr(facts, "_PIECE", 2.0)
+    dispatch(Charge(shop=7)).send()
+    made = hold(connection, "args.shop:7")
+    drain(queues="mail")
+    (found,) = connection.backend.browse("mail", Place.DELAYED).found
+    assert connection.backend.take(found) is not None  # and then it is killed
+    assert holds.end(connection, made.id) == 0
+    assert RAN == []
+    wait_for(lambda: ran() == [(7, 0)], "the job that was taken")
+    assert connection.failed.count() == 0  # with its one try
 
 
 def test_held_by_says_which(memory: Connection) -> None:
