@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 from faults import shop_at_night
 from qframe import QueueManager, config
+from qframe.worker.process_tree import PR_SET_PDEATHSIG, prctl
+from tests.support import past
 
 WITHIN = 10.0
 """Seconds in which the cause must be named, from the first question."""
@@ -109,6 +111,7 @@ class Night:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 (no thread is running)
             )
         self.wait(lambda: name in self.qframe("workers", "--json").text, f"the worker {name}")
 
@@ -181,6 +184,12 @@ class Night:
             self.kill(name)
 
 
+def _end_with_parent() -> None:
+    """Have a worker die with the process that plays the night, however that ends."""
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def _line_of(text: str, at: int) -> str:
     return text[text.rfind("\n", 0, at) + 1 :].partition("\n")[0].strip()
 
@@ -250,12 +259,15 @@ def _bad_deploy(night: Night, answer: Answer) -> None:
 def _flood(night: Night, answer: Answer) -> None:
     with night.blocked("mail"):
         queues = night.queues()
+        # Two weeks in which a mail came each minute and took two seconds.
+        past.remember(queues.connection(), time.time(), lambda _: 1.0, run=2.0)
         texts = (f'{{"uuid": "f{n}", "job": "shop.News", "data": {{}}}}' for n in range(5000))
         for text in texts:
             queues.connection().push_raw(text, "mail")
         queues.close()
         uuid = night.dispatch("Mail", '{"to": "ann"}')
         night.ask(answer, f"why {uuid}", r"[45],\d{3} jobs are before it in mail")
+        night.ask(answer, "forecast mail", r"5,\d{3} jobs wait, .* finishes .*: 1h behind at")
     night.qframe("cancel", "--where", "class:shop.News", "--yes")
 
 

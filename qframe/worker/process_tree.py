@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from qframe.drivers.heartbeat import start_thread
 
-_PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE = 2.0
 _PAUSE = 0.01
@@ -43,7 +43,7 @@ def signal_at_death_of_parent(number: int, lifeline: int) -> None:
     if prctl is None:
         start_thread("qframe-lifeline", wait)
     else:
-        prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans(*, adopt: bool = True) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from faults import night
 from faults.night import Answer, Night, Said
+from tests.support.process import wait_for
 
 
 @pytest.fixture
@@ -58,6 +62,26 @@ def test_a_deploy_changes_the_program(dark: Night) -> None:
     assert text.endswith("X = 1\n")
     compile(text, "shop.py", "exec")
     assert "    order: int\n    carrier: str\n" in text
+
+
+def test_its_workers_end_with_it_however_it_ends(tmp_path: Path) -> None:
+    script = (
+        "import time\n"
+        "from pathlib import Path\n"
+        "from faults.night import Night\n"
+        "Night.wait = lambda *_: None\n"
+        f"made = Night(Path({str(tmp_path)!r}))\n"
+        "made.begin('mail')\n"
+        "print(made.workers['mail'].pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    root = Path(night.__file__).parents[1]
+    with subprocess.Popen([sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE) as made:
+        assert made.stdout is not None
+        worker = psutil.Process(int(made.stdout.readline()))
+        assert worker.is_running()
+        made.kill()
+    wait_for(lambda: not worker.is_running() or worker.status() == "zombie", "its worker's end")
 
 
 @pytest.mark.timeout(900)
