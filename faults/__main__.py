@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import signal
 import sys
@@ -32,6 +33,7 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{each.name:4} {each.title}" for each in table.values()))
         return 0
+    logging.getLogger("qframe").addHandler(logging.NullHandler())  # that of this process
     Site.concurrency = options.concurrency
     Site.wanted = options.jobs
     chosen = [table[name] for name in options.scenarios or table]

@@ -68,8 +68,9 @@ def leaving(facts: Backend, uuid: str, connection: str, target: str) -> list[Ope
 
 
 def _doubting(uuid: str) -> Step:
+    # A database locks the facts in this order, which has to be that of a start.
     return Step(
-        None, Expect(_started(uuid), None), Expect(_doubt(uuid), None),
+        None, Expect(_doubt(uuid), None), Expect(_started(uuid), None),
         Set(_doubt(uuid), _OPEN, _DOUBTED_FOR),
     )  # fmt: skip
 
