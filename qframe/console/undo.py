@@ -75,12 +75,11 @@ def undo(
         operations.undo(by_name[name], act.id, done)
     log_action(person(), "undo", f"id {act.id} {act.action} {act.of}", done.back)
     if as_json:
-        print_json({**act.model_dump(), "back": done.back, "left": done.left})
+        counts = {"back": done.back, "there": done.there, "left": done.left}
+        print_json({**act.model_dump(), **counts})
     else:
-        say(
-            f"brought back {count_of(done.back, 'job', 'jobs')} of `{act.action}` {act.of} "
-            f"by {act.who} at {act.at} UTC"
-        )
+        of = f" of `{act.action}` {act.of} by {act.who} at {act.at} UTC"
+        say(f"{done.said}{of}")
     for each in done.troubles:
         print_error(each, 0)
     if done.left:

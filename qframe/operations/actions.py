@@ -232,7 +232,7 @@ def _undo(board: Board, wanted: Wanted, _who: str) -> Done:
         undoing.undo(board.connection(each), wanted.id, done)
     for index in board.failed.indexes() if known[0].action in {"forget", "flush"} else ():
         board.failed.ask(index, index.refresh)
-    text = f"brought back {count_of(done.back, 'job', 'jobs')}"
+    text = done.said
     if done.left:
         text = "; ".join([f"{text}, {done.left:,} stay in the bin", *done.troubles[:2]])
     return Done(changed=done.back, text=text)

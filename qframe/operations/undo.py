@@ -25,7 +25,7 @@ from qframe.features.status import StatusFeature
 from qframe.features.steps import KEY as STEPS
 from qframe.features.unique import UniqueFeature
 from qframe.payload import envelope
-from qframe.payload.text import one_line
+from qframe.payload.text import count_of, one_line
 from qframe.payload.timing import iso
 
 _AT_ONCE = 50
@@ -58,9 +58,19 @@ class Undone:
     """What came of an undo."""
 
     back: int = 0
+    there: int = 0
+    """How many were in their queue already: an undo that was killed had brought them back, another
+    act has, or the act was killed before it removed them. Only where steps are not atomic."""
     left: int = 0
     """How many stay in the bin, and can be tried again."""
     troubles: list[str] = field(default_factory=list)
+
+    @property
+    def said(self) -> str:
+        """What came of it, without what stays."""
+        jobs = count_of(self.back, "job", "jobs")
+        there = f", {self.there:,} there already" if self.there else ""
+        return f"brought back {jobs}{there}"
 
     def stays(self, why: str) -> None:
         self.left += 1
@@ -166,12 +176,14 @@ def _bring_back(connection: Connection, key: str, text: str, done: Undone) -> No
             done.stays(why)
             return
         plan.add(Expect(key, text), Unset(key))
-        if not connection.context.joint and _is_there(connection, entry):
-            plan = Plan(None, Unset(key))  # an undo that was killed had pushed it, or clear left it
+        is_there = not connection.context.joint and _is_there(connection, entry)
+        if is_there:
+            plan = Plan(None, Expect(key, text), Unset(key))
         (result,) = connection.backend.apply(plan)
         if result.applied:
             plan.applied()
-            done.back += 1
+            done.there += is_there
+            done.back += not is_there
             _revive_batch(connection, entry)
             return
         if result.key == key:
@@ -251,7 +263,8 @@ def _bring_back_failed(
         store.place.apply(Step(None, Record(record)))
     (result,) = connection.backend.apply(*steps)
     if result.applied:
-        done.back += 1
+        done.there += there is not None
+        done.back += there is None
     elif result.key != key:
         done.stays(f"what {_shown(entry)} needs was changed meanwhile")
 

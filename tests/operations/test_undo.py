@@ -199,7 +199,8 @@ def test_a_record_that_is_still_there_is_not_doubled(memory: Connection) -> None
     act = BinAction(manager.default(), "flush", "all", "ops")
     act.forget(memory.failed, record)
     memory.failed.add(record)
-    assert undo(memory, act).back == 1
+    done = undo(memory, act)
+    assert (done.back, done.there) == (0, 1)
     assert (memory.failed.count(), left(memory)) == (1, [])
 
 
@@ -213,6 +214,22 @@ def test_an_act_that_was_killed_can_be_taken_back(memory: Connection) -> None:
     assert (listed.id, listed.jobs) == (act.id, 0)
     assert undo(memory, act).back == 1
     assert sorted(ran()) == [0, 1, 2]
+
+
+def test_what_another_undo_has_pushed_is_counted_apart_where_steps_are_not_atomic(
+    memory: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory.context, "joint", False)
+    for number in range(2):
+        dispatch(Send(number=number)).send()
+    act = clear(memory)
+    (key, text), *_ = memory.backend.scan(binned.entry_key("here", act.id))
+    first = undo(memory, act)
+    memory.backend.apply(Step(None, Set(key, text, 60)))  # as if it was killed before its removal
+    second = undo(memory, act)
+    assert (first.back, first.there, second.back, second.there) == (2, 0, 0, 1)
+    assert second.said == "brought back 0 jobs, 1 there already"
+    assert ran() == [0, 1]
 
 
 def test_an_act_that_removed_nothing_is_not_listed(memory: Connection) -> None:
