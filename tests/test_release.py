@@ -220,3 +220,11 @@ def test_the_version_is_that_of_the_package() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+def test_no_page_takes_the_package_from_an_index() -> None:
+    folders = (ROOT / "docs", ROOT / "examples")
+    pages = [ROOT / "README.md", *(each for folder in folders for each in folder.rglob("*.md"))]
+    install = re.compile(r"^(?:\$ |RUN )?pip install.*[ '\"]qframe\b", re.MULTILINE)
+    found = {each.name: install.findall(each.read_text(encoding="utf-8")) for each in pages}
+    assert not {name: lines for name, lines in found.items() if lines}, "none is published yet"

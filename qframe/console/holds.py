@@ -32,7 +32,9 @@ def hold(
     ],
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", help="Only this queue; may be repeated.", show_default=False),
+        typer.Option(
+            "--queue", metavar="NAME", help="Only this queue; may be repeated.", show_default=False
+        ),
     ] = None,
     why: Annotated[
         str, typer.Option("--why", help="The reason, for others.", show_default=False)

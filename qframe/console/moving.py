@@ -46,6 +46,7 @@ def move(
         list[str] | None,
         typer.Option(
             "--queue",
+            metavar="NAME",
             help="Only this queue. Repeatable.",
             show_default=False,
             autocompletion=completion.queues,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -62,6 +63,7 @@ def test_each_help_fits_a_screen_and_has_an_example(shop: Shop, command: str) ->
     assert len(said.lines) <= (44 if command == "work" else 40)
     assert max(map(len, said.lines)) <= 100
     assert f"\n    qframe {command}" in said.out, said.out
+    assert not re.search(r"--\S+ <list", said.out), "an option says what it takes"
 
 
 @pytest.mark.parametrize(
