@@ -24,7 +24,7 @@ from qframe.web.told import BULK_WORDS, KEYS, Told
 
 LIMIT = 50
 """Rows of a page."""
-_PATIENCE = 0.1
+_PATIENCE = 0.07
 """Seconds a page waits for all slow counts; an open one shows them two seconds later."""
 LEAST_PATIENCE = 0.02
 """Seconds it waits for each at least, if the others took long."""

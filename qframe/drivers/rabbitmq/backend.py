@@ -169,10 +169,12 @@ class RabbitmqBackend(BrokerBackend):
         consumer = self._consumers.mine
         with guarded, consumer.proved_later():
             results = super().apply(*steps)
-        if consumer.is_unproved:
-            self._unanswered.calls.append((consumer, consumer.proof, results, on_result))
-        else:
+        if not consumer.is_unproved:
             on_result(results)
+            return
+        self._unanswered.calls.append((consumer, consumer.proof, results, on_result))
+        if not all(each.applied for each in results):  # a job that is lost must not run meanwhile
+            self.read_replies()
 
     def read_replies(self) -> None:
         calls, self._unanswered.calls = self._unanswered.calls, []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from qframe.contracts.step import APPLIED, LOST, Outcome, Release, Result, Start, Step
 from qframe.drivers.broker.message import BrokerJob
 from qframe.drivers.rabbitmq import consumer
@@ -139,6 +141,21 @@ def test_what_is_not_waited_for_is_answered_by_the_next_request(
     backend.apply_async([jobs[2].delete()], answers.append)
     assert backend.apply(Step(None)) == [APPLIED]
     assert answers == [[APPLIED]] * 3
+
+
+def test_a_job_whose_start_is_lost_does_not_run(
+    backend: RabbitmqBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(backend, b"1", b"2")
+    answers: list[list[Result]] = []
+    ended, starting = begin(backend), again(backend)
+
+    def cut(_: object) -> None:  # as the heartbeat's thread notices it
+        backend._consumers.mine.drop()
+
+    monkeypatch.setattr(backend, "note_first_starts", cut)
+    backend.apply_async([ended.delete(), Step(starting, Start(LEASE))], answers.append)
+    assert answers == [[LOST, LOST]]
 
 
 def test_an_acknowledgement_that_was_lost_is_not_said_to_be_done(
