@@ -16,7 +16,7 @@ from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import HELD, Filter, seconds_of_span
 from qframe.operations import holds as operations
-from qframe.operations.actions import log_action
+from qframe.operations.actions.background import log_action
 from qframe.payload.text import one_line, queue_name
 
 _NO_ANSWER = 69

@@ -16,7 +16,7 @@ from qframe.console.text import print_error, print_json, print_rows, say
 from qframe.contracts.backend import Capability
 from qframe.exceptions import ConfigurationError
 from qframe.operations import undo as operations
-from qframe.operations.actions import log_action
+from qframe.operations.actions.background import log_action
 from qframe.payload.text import count_of, one_line
 
 _COLUMNS = ("id", "at", "who", "action", "of", "jobs", "until")

@@ -10,7 +10,7 @@ from qframe.drivers.failed_store import FailedStore, each_place
 from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.failed.filters import Filter
 from qframe.failed.retry import retry
-from qframe.operations.actions import log_action
+from qframe.operations.actions.background import log_action
 from qframe.operations.failures import LOOKED_AT, FailedState
 
 _PAGE = 50

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from qframe import forks
 from qframe.exceptions import ConfigurationError
-from qframe.operations.actions import ACTIONS
+from qframe.operations.actions.table import ACTIONS
 from qframe.payload.text import nearest, one_line
 
 Access: TypeAlias = Literal["none", "read", "act", "dispatch"] | Collection[str]

@@ -35,7 +35,8 @@ from qframe import manager as managers
 from qframe.exceptions import ConfigurationError, QframeError
 from qframe.manager import QueueManager
 from qframe.operations import archive, doctor
-from qframe.operations.actions import ACTIONS, Wanted, perform
+from qframe.operations.actions.table import ACTIONS, perform
+from qframe.operations.actions.wanted import Wanted
 from qframe.operations.board import Board
 from qframe.payload.text import one_line
 from qframe.web import api, confirm, dispatch_document, pages, prometheus, rendering, told

@@ -8,7 +8,10 @@ from functools import partial
 from qframe.contracts.browsing import Place
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.operations import failures, jobs, waiting
-from qframe.operations.actions import ACTIONS, Wanted, chosen_by, running_of, waiting_of
+from qframe.operations.actions.of_failed import chosen_by
+from qframe.operations.actions.of_jobs import running_of, waiting_of
+from qframe.operations.actions.table import ACTIONS
+from qframe.operations.actions.wanted import Wanted
 from qframe.operations.bin_forecast import room_in_words
 from qframe.operations.board import Board
 from qframe.operations.failures import Listing

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from qframe.operations.actions import ACTIONS, Done, Wanted
+from qframe.operations.actions.table import ACTIONS
+from qframe.operations.actions.wanted import Done, Wanted
 from qframe.web import api
 
 _REFUSALS = {

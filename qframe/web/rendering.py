@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import FAILED, Filter, JobList, quoted
-from qframe.operations.actions import ACTIONS
+from qframe.operations.actions.table import ACTIONS
 from qframe.operations.board import Board
 from qframe.operations.bulk import BulkState
 from qframe.payload.text import printable

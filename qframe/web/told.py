@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from qframe.operations.actions import Done, Wanted
+from qframe.operations.actions.wanted import Done, Wanted
 from qframe.payload.text import one_line
 
 KEYS = ("said", "undo", "bulk")

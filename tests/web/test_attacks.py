@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from qframe.operations.actions import ACTIONS
+from qframe.operations.actions.table import ACTIONS
 from qframe.web import access, app
 from qframe.web.access import LockedOut, Passwords
 from qframe.web.api import ENDPOINTS

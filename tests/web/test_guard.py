@@ -15,7 +15,7 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from qframe.operations.actions import ACTIONS
+from qframe.operations.actions.table import ACTIONS
 from qframe.web import access, app
 from qframe.web.access import Passwords, Visitor
 from tests.web.conftest import FROM_HERE, Site

@@ -1,0 +1,1 @@
+"""Actions: what people may do with queues, jobs and workers."""
