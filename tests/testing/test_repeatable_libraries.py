@@ -162,7 +162,7 @@ class Orders(Queueable):
         for number in (1, 2):
             async with WAYS[self.way]() as execute:
                 await execute("SELECT 1")
-                await execute(f"INSERT INTO orders VALUES ({number}) {self.again}")
+                await execute(f"INSERT INTO repeated_orders VALUES ({number}) {self.again}")
 
 
 class OrdersOnce(Orders):
@@ -193,18 +193,19 @@ def postgres(postgres_running: PostgresServer) -> Any:
             done = connection.execute(statement)
             return [*done] if done.description else []
 
-    return sql
+    yield sql
+    sql("DROP TABLE IF EXISTS repeated_orders")
 
 
 def assert_found(way: str, sql: Callable[[str], list[Any]], point: str) -> None:
     """Assert that both transactions are points, and that what is lost between them is found."""
 
     def reset() -> None:
-        sql("DROP TABLE IF EXISTS orders")
-        sql(f"CREATE TABLE orders (number INTEGER {unique})")
+        sql("DROP TABLE IF EXISTS repeated_orders")
+        sql(f"CREATE TABLE repeated_orders (number INTEGER {unique})")
 
     def state() -> list[Any]:
-        return sql("SELECT number FROM orders ORDER BY 1")
+        return sql("SELECT number FROM repeated_orders ORDER BY 1")
 
     unique = "UNIQUE"
     points = run(OrdersOnce(way=way)).assert_repeatable(state, reset)

@@ -54,9 +54,9 @@ def test_no_acknowledged_job_is_lost_in_a_failover(
     assert any("does not answer" in words for words in producer.refusals)
     assert all("mymaster by sentinels " in words for words in producer.refusals)
     for worker in workers:
-        (gone,) = lines_with(worker, " gone: ")
-        assert "mymaster by sentinels " in gone
-        assert len(lines_with(worker, " back after ")) == 1
+        gone, back = lines_with(worker, " gone: "), lines_with(worker, " back after ")
+        assert all("mymaster by sentinels " in line for line in gone)
+        assert 1 <= len(gone) == len(back) <= 2  # a slow machine may elect once more
     # Who was the master comes back as a replica: nobody asks it.
     old.start()
     wait_for(lambda: new.command("WAIT", 1, 1000), "a replica that follows")
