@@ -6,14 +6,15 @@ import contextlib
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import environments, report
 from benchmarks.peers.sides import DRAMATIQ, QUIET_CELERY, TASKIQ, TASKIQ_TUNED
-from benchmarks.places import NotHereError, Place, Side, our_side, producing
+from benchmarks.places import Drained, NotHereError, Place, Side, our_side, producing
 from benchmarks.plan import Plan
-from benchmarks.rows import Row, alternated, compared, per_second
+from benchmarks.rows import Row, alternated, compared, microseconds, per_second
 from benchmarks.said import versions
 from tests.support.rabbitmq_server import RabbitmqServer
 
@@ -60,6 +61,13 @@ _PEERS = (
     _Peer("TaskIQ, quorum queue", "taskiq", (*TASKIQ, *TASKIQ_TUNED), "taskiq_rabbitmq"),
 )
 _AT_ONCE = 50
+_ROUNDS = 3
+_PRODUCERS = 3
+"""How many processes dispatch what is drained beside what was dispatched one by one."""
+_KEPT = 0.95
+"""The part of the jobs that are waited for: those as they come lose some that are not confirmed."""
+_BEGUN = 5
+"""The part of the jobs that run before anything counts: by then a worker has its pace."""
 
 
 @dataclass(slots=True)
@@ -67,11 +75,27 @@ class _Rates:
     """What was measured of a side in each round."""
 
     sent: list[float] = field(default_factory=list)
-    drained: list[float] = field(default_factory=list)
+    drains: list[Drained] = field(default_factory=list)
+
+    @property
+    def drained(self) -> list[float]:
+        """Give how many jobs a second."""
+        return [each.rate for each in self.drains]
+
+    @property
+    def used(self) -> list[float]:
+        """Give the processor time of each job."""
+        return [each.cpu for each in self.drains]
 
 
 def _ours(url: str, *more: str) -> Side:
     return our_side("rabbitmq", f'url = "{url}"\nprefix = "qframe."\n', *more)
+
+
+def _async_jobs(side: Side) -> Side:
+    """Give our side with jobs that are coroutines."""
+    files = {name: text.replace("qframe_jobs", "async_jobs") for name, text in side.files.items()}
+    return replace(side, producer=producing("benchmarks.apps.async_producer"), files=files)
 
 
 def facts() -> dict[str, str]:
@@ -88,7 +112,7 @@ def facts() -> dict[str, str]:
 
 
 def rows(plan: Plan) -> list[Row]:
-    """Dispatch one by one, and drain; each side once a round, we first or last."""
+    """Dispatch one by one, fill up, and drain; each side once a round, we first or last."""
     with (
         tempfile.TemporaryDirectory(prefix="qframe-bench-rabbitmq-") as folder,
         RabbitmqServer(Path(folder)) as server,
@@ -97,9 +121,9 @@ def rows(plan: Plan) -> list[Row]:
 
 
 def _measured(plan: Plan, server: RabbitmqServer) -> list[Row]:
-    one, many = _ours(server.url), _ours(server.url, "--concurrency", str(_AT_ONCE))
+    one, crowded = _ours(server.url), _ours(server.url, "--concurrency", str(_AT_ONCE))
     missing: dict[_Peer, str] = {}
-    sides: dict[_Peer | str, Side] = {"one": one, "many": many}
+    sides: dict[_Peer | str, Side] = {"one": one, "many": crowded, "async": _async_jobs(crowded)}
     for peer in _PEERS:
         try:
             if plan.alone:
@@ -108,14 +132,18 @@ def _measured(plan: Plan, server: RabbitmqServer) -> list[Row]:
         except NotHereError as error:
             missing[peer] = str(error)
     found: dict[_Peer | str, _Rates] = defaultdict(_Rates)
-    jobs = max(20, plan.jobs // 2)
-    for each in alternated([*sides], plan.rounds):
+    one_by_one, jobs = max(20, plan.jobs // 2), plan.jobs * 2
+    for each in alternated([*sides], min(plan.rounds, _ROUNDS)):
         with _place(server, sides[each]) as place:
-            found[each].sent.append(place.produce("many", jobs))
-            found[each].drained.append(place.drain(jobs).rate)
-    us, crowd = found["one"], found["many"]
+            found[each].sent.append(place.produce("many", one_by_one))
+            _fill(place, jobs - one_by_one)
+            found[each].drains.append(place.drain(int(jobs * _KEPT), after=jobs // _BEGUN))
+    us, crowd, on_loop = found["one"], found["many"], found["async"]
+    many = f"drain, {_AT_ONCE} at once"
     table = [
-        compared(f"drain, {_AT_ONCE} at once, one at a time", crowd.drained, us.drained, per_second)
+        compared(f"{many}, one at a time", crowd.drained, us.drained, per_second),
+        compared(f"{many}, async def, and def", on_loop.drained, crowd.drained, per_second),
+        compared(f"{many}, processor time, the same", on_loop.used, crowd.used, microseconds),
     ]
     for peer in _PEERS:
         if peer in missing:
@@ -125,13 +153,21 @@ def _measured(plan: Plan, server: RabbitmqServer) -> list[Row]:
             continue
         drained, sent = (3, 1.5) if peer.safe else (None, None)
         rates = found[peer]
-        name = f"drain, {_AT_ONCE} at once, {peer.name}"
         table += [
             compared(f"drain, {peer.name}", us.drained, rates.drained, per_second),
-            compared(name, crowd.drained, rates.drained, per_second, at_least=drained),
+            compared(
+                f"{many}, {peer.name}", crowd.drained, rates.drained, per_second, at_least=drained
+            ),
             compared(f"dispatch, {peer.name}", us.sent, rates.sent, per_second, at_least=sent),
         ]
     return table
+
+
+def _fill(place: Place, jobs: int) -> None:
+    """Dispatch so many jobs and no fewer, by several processes at once."""
+    each = -(-jobs // _PRODUCERS)
+    with ThreadPoolExecutor(_PRODUCERS) as pool:
+        list(pool.map(lambda count: place.produce("many", count), [each] * _PRODUCERS))
 
 
 @contextlib.contextmanager

@@ -535,9 +535,11 @@ class BrokerBackend(Backend):
 
         Those that cannot be released are held for the next call.
         """
-        found = list[BrokerJob]()
+        jobs, found = [*jobs], list[BrokerJob]()
+        if not jobs:
+            return
         with suppress(BackendUnavailable):
-            found = self._known([*jobs])
+            found = self._known(jobs)
         for job in found:
             try:
                 self.apply(job.release())

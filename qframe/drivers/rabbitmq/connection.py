@@ -7,12 +7,14 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import amqp
+from amqp.method_framing import frame_handler
 
 from qframe import forks
 from qframe.drivers import process
@@ -97,6 +99,7 @@ class RabbitmqConnection:
             client_properties={"connection_name": f"qframe {process.NAME} {process.pid()}"},
             on_blocked=partial(self._block, True),
             on_unblocked=partial(self._block, False),
+            frame_handler=self.takes_frames(),
         )
         try:
             made.connect()
@@ -118,6 +121,10 @@ class RabbitmqConnection:
 
     def _block(self, is_blocked: bool, *_: object) -> None:
         self._is_blocked = is_blocked
+
+    def takes_frames(self) -> Callable[..., Any]:
+        """Return what makes the function that takes each frame."""
+        return frame_handler  # type: ignore[no-any-return] # as above
 
     def prepare(self, channel: Any) -> None:  # noqa: ANN401 (as above)
         """Set up the channel of a new connection."""
@@ -153,14 +160,19 @@ class RabbitmqConnection:
     # -- exchanges --------------------------------------------------------------------------------
 
     def read(self, ends: float) -> None:
-        """Read one frame, or raise `TimeoutError` when there is none until `ends`."""
+        """Read what comes, or raise `TimeoutError` when there is none until `ends`."""
         if not self._has_input(max(0.0, ends - time.monotonic())):
             raise TimeoutError
-        self._read_frame()
+        self._read_frames()
         self._spoke = time.monotonic()
 
-    def _read_frame(self) -> None:
-        self._amqp.on_inbound_frame(self._amqp.transport.read_frame())
+    def _read_frames(self) -> None:
+        """Read a frame, and those that have come with it; they may close the connection."""
+        transport, take = self._amqp.transport, self._amqp.on_inbound_frame
+        found = transport.read_frame()
+        while found is not None:
+            take(found)
+            found = None if self._amqp is None else transport.next_frame()
 
     def write(self, frames: bytes) -> None:
         """Send frames that the client did not make."""
@@ -174,7 +186,7 @@ class RabbitmqConnection:
         with self.lock:
             try:
                 while self._amqp is not None and self._has_input(0.0):
-                    self._read_frame()
+                    self._read_frames()
             except FAULTS as error:
                 raise self.lost(error) from error
             self._spoke = time.monotonic()

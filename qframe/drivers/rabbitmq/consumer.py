@@ -10,6 +10,7 @@ import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -20,8 +21,9 @@ from qframe.drivers import heartbeat
 from qframe.drivers.broker.message import BrokerJob
 from qframe.drivers.broker.start_log import StartedHere
 from qframe.drivers.rabbitmq.connection import RabbitmqConnection
-from qframe.drivers.rabbitmq.delivery import Delivery, acknowledgements
+from qframe.drivers.rabbitmq.delivery import Delivery
 from qframe.drivers.rabbitmq.errors import FAULTS
+from qframe.drivers.rabbitmq.frames import IncomingFrames, acknowledgements, qos
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.drivers.sockets import readable
 from qframe.exceptions import BackendUnavailable
@@ -54,6 +56,12 @@ class Proof:
     """Whether the server has got acknowledgements; never, if the connection is lost before."""
 
     is_given = False
+    is_asked = False
+    """Whether the server has been asked something after them."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        """Those of the messages."""
 
 
 class Consumer(RabbitmqConnection):
@@ -86,10 +94,10 @@ class Consumer(RabbitmqConnection):
         """Whether the server has answered nothing since the last acknowledgement."""
         self.started = StartedHere()
         """What this connection has started, and not ended for certain."""
-        self._acknowledged: list[str] = []
-        """The ids of messages whose acknowledgements are unproved."""
         self.proof = Proof()
-        """Of the acknowledgements that are sent now."""
+        """Of the last acknowledgements."""
+        self._asked = deque[Proof]()
+        """Those that come with the next answers."""
         self._proves_later = 0
         """The thread whose acknowledgements are followed by another request."""
         self._heard = (0, 0.0)
@@ -98,12 +106,14 @@ class Consumer(RabbitmqConnection):
 
     def prepare(self, channel: Any) -> None:  # noqa: ANN401 (the client has no types)
         self._window = 0
-        channel.callbacks = _Arriving(weakref.ref(self))
         pace = heartbeat.current()
         self._agreed = self._amqp.heartbeat or self.settings.heartbeat
         self._heard = 0, time.monotonic()
         beat = pace.add(self._agreed / _BEATS, partial(_beat, weakref.ref(self)))
         self._beats = pace, beat
+
+    def takes_frames(self) -> Callable[..., Any]:
+        return partial(IncomingFrames, weakref.ref(self))
 
     def _forget(self) -> None:
         super()._forget()
@@ -114,7 +124,7 @@ class Consumer(RabbitmqConnection):
         for job in held.values():
             job.end()
         self._arrived, self._flow, self._queue_of = [], None, {}
-        self.started, self._acknowledged, self.proof = StartedHere(), [], Proof()
+        self.started, self.proof, self._asked = StartedHere(), Proof(), deque()
 
     def beat(self) -> None:
         """Send a sign of life, and look whether the server has closed the connection."""
@@ -162,7 +172,7 @@ class Consumer(RabbitmqConnection):
                 raise self.lost(error) from error
             self._spoke = time.monotonic()
             self._note_answer()
-            return None if found is None else Delivery.of(name, found)
+            return None if found is None else Delivery.gotten(name, found)
 
     def take(self, name: str, limit: int, *, flows: bool = False) -> list[Delivery]:
         """Get up to so many messages of a queue, all that are ready if there are fewer.
@@ -189,7 +199,7 @@ class Consumer(RabbitmqConnection):
             if begins:
                 window += len(self.held)
             try:
-                self._prefetch(channel, window)
+                self._prefetch(window)
                 tag = self._consume(channel, name)
             except FAULTS as error:
                 raise self.lost(error) from error
@@ -197,7 +207,7 @@ class Consumer(RabbitmqConnection):
                 self._flow = _MessageFlow(name, tag, window)
                 self._fitted = time.monotonic()
                 return self._flowing(name, limit)
-            found += self._cancel(channel, [tag], window)
+            found += self._cancel([tag], window)
         (self._long.add if len(found) > 1 else self._long.discard)(name)
         return found
 
@@ -212,7 +222,7 @@ class Consumer(RabbitmqConnection):
         assert self._flow is not None  # noqa: S101 (the caller has looked)
         self.read_pending()
         if not self._arrived and self._channel is not None:
-            self._catch_up(self._channel)
+            self._catch_up()
         if not (self._arrived or self.held or self._channel is None):
             self._has_input(_SOON)
             self.read_pending()
@@ -259,7 +269,7 @@ class Consumer(RabbitmqConnection):
             if flow is None:
                 return []
             self._long.discard(flow.name)
-            return self._cancel(self._channel, [flow.tag], flow.window)
+            return self._cancel([flow.tag], flow.window)
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -276,7 +286,7 @@ class Consumer(RabbitmqConnection):
                 self.read_pending()
             else:
                 try:
-                    self._prefetch(channel, 1)
+                    self._prefetch(1)
                     tags += [self._consume(channel, name) for name in names]
                 except FAULTS as error:
                     raise self.lost(error) from error
@@ -291,17 +301,17 @@ class Consumer(RabbitmqConnection):
         finally:
             self._is_waiting = False
         if not flows:
-            return self._cancel(channel, tags, 1)
+            return self._cancel(tags, 1)
         with self.lock:
             if not self._arrived:  # an idle worker gets one at a time
                 return self.end_flow()
             return [self._arrived.pop(0)]
 
-    def _prefetch(self, channel: Any, count: int) -> None:  # noqa: ANN401 (as above)
+    def _prefetch(self, count: int) -> None:
         """Let a consumer from now on get so many messages."""
         if self._window != count:
-            channel.basic_qos(0, count, a_global=False)
             self._window = count
+            self._await_answer(self._ask())
 
     def _consume(self, channel: Any, name: str) -> str:  # noqa: ANN401 (as above)
         tag = str(channel.basic_consume(name, on_cancel=_ignore))
@@ -310,36 +320,34 @@ class Consumer(RabbitmqConnection):
             del self._queue_of[next(iter(self._queue_of))]
         return tag
 
-    def arrive(self, message: Any) -> None:  # noqa: ANN401 (as above)
-        said = message.delivery_info
-        name = self._queue_of.get(said["consumer_tag"], said["routing_key"])
-        self._arrived.append(Delivery.of(name, message))
+    def arrive(self, tag: str, delivery: Delivery) -> None:
+        """Take a message that a consumer of ours was sent, also one that has ended."""
+        self._arrived.append(delivery._replace(name=self._queue_of.get(tag, delivery.name)))
 
-    def _cancel(self, channel: Any, tags: Sequence[str], window: int) -> list[Delivery]:  # noqa: ANN401 (as above)
+    def _cancel(self, tags: Sequence[str], window: int) -> list[Delivery]:
         """End the deliveries; returns what has come by then."""
         with self.lock:
             try:
                 for tag in tags:
-                    channel.basic_cancel(tag)
+                    self._channel.basic_cancel(tag)
             except FAULTS as error:
                 raise self.lost(error) from error
             if len(self._arrived) < window * len(tags):
-                self._catch_up(channel)
+                self._catch_up()
             self._spoke = time.monotonic()
             found, self._arrived = self._arrived, []
             return found
 
-    def _catch_up(self, channel: Any) -> None:  # noqa: ANN401 (as above)
+    def _catch_up(self) -> None:
         """Read what the server had delivered when it answered.
 
         It answers a `consume` or a `cancel` before it sends what the queue gave it meanwhile. A
         node that is not the queue's leader may have learned of that still later.
         """
         try:
-            channel.basic_qos(0, self._window, a_global=False)
+            self._await_answer(self._ask())
         except FAULTS as error:
             raise self.lost(error) from error
-        self._note_answer()
 
     def _late(self, names: Collection[str]) -> list[Delivery]:
         """Take the messages of queues that have come behind the end of their consumer."""
@@ -358,18 +366,25 @@ class Consumer(RabbitmqConnection):
     def acknowledge(self, jobs: Sequence[BrokerJob]) -> list[bool]:
         """Remove the messages of jobs. False for those whose channel is lost.
 
-        The server answers no acknowledgement. So a request that it answers follows.
+        The server answers no acknowledgement. So a request that it answers follows: while messages
+        flow at once, so that the answer comes while the worker does something else.
         """
         with self.lock:
             done = [self.held.get(each.delivery[1]) is each for each in jobs]
             ours = [each for each, is_ours in zip(jobs, done, strict=True) if is_ours]
             if not ours:
                 return done
+            if self.proof.is_asked or self.proof.is_given:
+                self.proof = Proof()
+            self.proof.ids += [each.id for each in ours]
+            self.is_unproved = not self._is_waiting
+            is_plain = not any(each.logged for each in ours)
             try:
-                self._acknowledge([each.delivery[1] for each in ours])
-                self._acknowledged += [each.id for each in ours]
-                self.is_unproved = not self._is_waiting
-                is_plain = not any(each.logged for each in ours)
+                frames = self._acknowledgements([each.delivery[1] for each in ours])
+                if self.is_unproved and self._flow is not None:
+                    self._ask(frames)
+                else:
+                    self.write(frames)
                 if not (is_plain and self.is_proved_later):
                     self._prove()
             except FAULTS as error:
@@ -378,12 +393,12 @@ class Consumer(RabbitmqConnection):
                 del self.held[each.delivery[1]]
             return done
 
-    def _acknowledge(self, tags: Sequence[int]) -> None:
-        """Send acknowledgements: one for all the messages before the first that is still held."""
+    def _acknowledgements(self, tags: Sequence[int]) -> bytes:
+        """Return what acknowledges: one frame for all messages before the first that is held."""
         wanted = set(tags)
         left = [tag for tag in self.held if tag not in wanted]
         first = min([*left, *(each.tag for each in self._arrived)], default=math.inf)
-        self.write(acknowledgements(self._channel.channel_id, tags, first))
+        return acknowledgements(self._channel.channel_id, tags, first)
 
     @contextmanager
     def proved_later(self) -> Iterator[None]:
@@ -412,17 +427,40 @@ class Consumer(RabbitmqConnection):
 
     def _prove(self) -> None:
         if self.is_unproved:
-            self._open().basic_qos(0, self._window, a_global=False)
-            self._note_answer()
+            self._open()
+            self._await_answer(self.proof if self.proof.is_asked else self._ask())
+
+    def _ask(self, before: bytes = b"") -> Proof:
+        """Ask the server for an answer, behind these frames. Returns what that proves."""
+        self.write(before + qos(self._channel.channel_id, self._window))
+        proof = self.proof
+        proof.is_asked = True
+        self._asked.append(proof)
+        return proof
+
+    def _await_answer(self, proof: Proof) -> None:
+        """Read until the server has answered the last of those that were asked for that proof."""
+        while proof in self._asked:
+            self._read_frames()
+        self._spoke = time.monotonic()
+
+    def answered(self) -> None:
+        """Note the answer to what was asked first."""
+        proof = self._asked.popleft()
+        self._give(proof)
+        if proof is self.proof and proof not in self._asked:
+            self.is_unproved = False
 
     def _note_answer(self) -> None:
         """Note that the server has got all acknowledgements."""
         self.is_unproved = False
-        self.proof.is_given = True
-        self.proof = Proof()
-        if self._acknowledged:
-            self.started.end(self._acknowledged)
-            self._acknowledged = []
+        self._give(self.proof)
+
+    def _give(self, proof: Proof) -> None:
+        proof.is_given = True
+        ids, proof.ids = proof.ids, []
+        if ids:
+            self.started.end(ids)
 
     def _open(self) -> Any:  # noqa: ANN401 (as above)
         """Return the channel; as long as acknowledgements are unproved, no other than theirs."""
@@ -438,22 +476,6 @@ def _beat(consumer: weakref.ref[Consumer]) -> None:
     there = consumer()
     if there is not None:
         there.beat()
-
-
-class _Arriving(dict[str, Any]):
-    """The callbacks of a channel: one for all its consumers, also for those that have ended."""
-
-    def __init__(self, consumer: weakref.ref[Consumer]) -> None:
-        super().__init__()
-        self._consumer = consumer
-
-    def __setitem__(self, _: str, __: Any) -> None:  # noqa: ANN401 (as above)
-        """Take note of a consumer's own: it has none."""
-
-    def __missing__(self, _: str) -> Callable[[Any], None]:
-        there = self._consumer()
-        assert there is not None  # noqa: S101 (who else would read)
-        return there.arrive
 
 
 def _ignore(_: str) -> None:

@@ -18,6 +18,7 @@ from qframe.drivers.guard import guarded
 from qframe.drivers.rabbitmq import celery
 from qframe.drivers.rabbitmq.connection import RabbitmqConnection
 from qframe.drivers.rabbitmq.errors import FAULTS, NotConfirmed, Unroutable
+from qframe.drivers.rabbitmq.frames import publishing
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.drivers.sockets import limited
 from qframe.exceptions import BackendUnavailable
@@ -26,7 +27,6 @@ _TOGETHER = 500
 """Messages that are sent before their confirms are awaited."""
 _PAUSE = 0.05
 """Seconds until a refused message is sent again."""
-_PERSISTENT = 2
 _UNLIMITED_SINCE = 4
 """The major version of RabbitMQ since which a queue has a delivery limit unless told otherwise."""
 
@@ -152,14 +152,14 @@ class Publisher(RabbitmqConnection):
             for each in messages:
                 self._published += 1
                 self._unconfirmed[self._published] = each
-                made = self._of_celery.get(each.id) or amqp.Message(
-                    each.raw,
-                    delivery_mode=_PERSISTENT,
-                    message_id=each.id,
-                    application_headers=each.headers,
-                )
-                arguments = (0, "", self.settings.name_of(each.queue), True, False)
-                channel.send_method(amqp.spec.Basic.Publish, "Bssbb", arguments, made)
+                name, theirs = self.settings.name_of(each.queue), self._of_celery.get(each.id)
+                if theirs is None:
+                    number, longest = channel.channel_id, self._amqp.frame_max
+                    headers = each.headers
+                    self.write(publishing(number, name, each.raw, each.id, headers, longest))
+                else:
+                    arguments = (0, "", name, True, False)
+                    channel.send_method(amqp.spec.Basic.Publish, "Bssbb", arguments, theirs)
             while self._unconfirmed:
                 self.read(ends)
         except FAULTS as error:

@@ -42,12 +42,19 @@ class _Buffered:
 
     def read_frame(self) -> Frame:
         """Return the next frame; waits for it, as long as the socket's timeout."""
-        while not self.has_frame():
+        while (found := self.next_frame()) is None:
             self._receive()
-        buffer, at = self._read_buffer, self._at
-        kind, channel, size = _HEADER.unpack_from(buffer, at)
-        begin = at + _HEADER.size
+        return found
+
+    def next_frame(self) -> Frame | None:
+        """Return the next frame if all of it is in the buffer."""
+        buffer, begin = self._read_buffer, self._at + _HEADER.size
+        if len(buffer) <= begin:
+            return None
+        kind, channel, size = _HEADER.unpack_from(buffer, self._at)
         end = begin + size
+        if len(buffer) <= end:
+            return None
         if buffer[end] != _END:
             raise UnexpectedFrame(f"a frame ends with {buffer[end]:#04x}")
         self._at = end + 1

@@ -28,6 +28,8 @@ def flowing(backend: RabbitmqBackend) -> list[BrokerJob]:
     jobs = some(backend, 10)
     while backend._consumers.mine._flow is None:
         jobs = some(backend, 10, *jobs)
+    while len(jobs) < 10:  # the others are on their way
+        jobs += some(backend, 10 - len(jobs))
     return jobs
 
 
@@ -169,3 +171,46 @@ def test_an_acknowledgement_that_was_lost_is_not_said_to_be_done(
     backend.read_replies()
     assert answers == [[LOST]]
     assert len([again(connect()), again(connect())]) == 2
+
+
+def test_in_a_flow_the_answer_comes_without_a_wait(backend: RabbitmqBackend) -> None:
+    answers: list[list[Result]] = []
+    jobs = flowing(backend)
+    mine = backend._consumers.mine
+    backend.apply_async([jobs[0].delete(), jobs[1].delete()], answers.append)
+    backend.apply_async([jobs[2].delete()], answers.append)
+    before = len(answers)
+
+    def is_answered() -> bool:
+        mine.read_pending()
+        return not mine.is_unproved
+
+    wait_for(is_answered, "the answer")
+    backend.read_replies()
+    assert before < 2
+    assert answers == [[APPLIED] * 2, [APPLIED]]
+    assert not mine.started._facts.keys() & {job.id for job in jobs[:3]}
+
+
+def test_in_a_flow_a_lost_acknowledgement_is_not_said_to_be_done(backend: RabbitmqBackend) -> None:
+    answers: list[list[Result]] = []
+    jobs = flowing(backend)
+    jobs[0].delivery[0]._channel.basic_ack(4711)  # no such delivery: the channel is closed
+    backend.apply_async([jobs[0].delete()], answers.append)
+    backend.read_replies()
+    assert answers == [[LOST]]
+
+
+def test_large_and_empty_messages_flow_as_the_others(backend: RabbitmqBackend) -> None:
+    bodies = [b"x" * (300_000 * (number % 3)) + b"%d" % number for number in range(20)]
+    bodies[7] = b""
+    push(backend, *bodies)
+    seen, jobs, has_flowed = list[bytes](), some(backend, 5), False
+    while jobs:
+        seen += [job.raw_body for job in jobs]
+        has_flowed = has_flowed or backend._consumers.mine._flow is not None
+        jobs = some(backend, 5, *jobs)
+    assert seen == bodies
+    assert has_flowed
+    push(backend, b"")
+    assert [job.raw_body for job in some(backend, 1)] == [b""]
