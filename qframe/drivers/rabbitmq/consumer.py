@@ -179,6 +179,8 @@ class Consumer(RabbitmqConnection):
 
         A quorum queue writes to its disk for each `get`, but once for all that it delivers to a
         consumer together. `flows` lets that consumer stay. One that ends may have delivered more.
+        A flow that begins while jobs run counts these in its window, though they are of another
+        consumer: until they end, it may bring as many more as they are.
         """
         with self.lock:
             self._open()

@@ -38,11 +38,13 @@ def test_all_arrive_once_in_their_order_and_no_more_at_once_than_there_are_slots
 ) -> None:
     jobs = flowing(backend)
     mine = backend._consumers.mine
+    consumers = {*mine._queue_of}
     seen = [job.raw_body for job in jobs]
     while jobs:
         ended, jobs = jobs[:4], jobs[4:]  # some run on
         more = some(backend, 10 - len(jobs), *ended)
-        assert len(mine.held) + len(mine._arrived) <= 10
+        at_once = 10 if {*mine._queue_of} == consumers else 20  # a slow machine begins another
+        assert len(mine.held) + len(mine._arrived) <= at_once
         jobs += more
         seen += [job.raw_body for job in more]
     assert seen == [b"%d" % number for number in range(100 - len(seen), 100)]
