@@ -27,7 +27,8 @@ class Reading:
 
     def __init__(self, seconds: float, read: Callable[[], Any], behind: ThreadPoolExecutor) -> None:
         self._seconds = seconds
-        self._read = read
+        self.read = read
+        """How it is read the next time."""
         self._behind = behind
         self._lock = forks.lock()
         self._value: Any = None
@@ -79,7 +80,7 @@ class Reading:
 
     def _refresh(self) -> None:
         began, changes = time.monotonic(), self._changes
-        self._value = self._read()
+        self._value = self.read()
         now = time.monotonic()
         self._took = now - began
         self._good_until = now + max(self._seconds, 5 * self._took)

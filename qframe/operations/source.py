@@ -98,6 +98,7 @@ class BoardSource:
         """
         with self._lock:
             reading = self._readings.pop(name, None) or Reading(seconds, read, self._background)
+            reading.read = read  # that of the latest caller, who may know more than the first
             self._readings[name] = reading
             if len(self._readings) > _MOST:
                 del self._readings[next(iter(self._readings))]

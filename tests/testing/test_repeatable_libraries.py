@@ -234,7 +234,6 @@ def test_psycopg(postgres: Any, way: str) -> None:
 
 @pytest.mark.parametrize("way", [each for each in WAYS if each.startswith("asyncpg")])
 def test_asyncpg(postgres: Any, way: str) -> None:
-    pytest.importorskip("asyncpg")
     by_itself = "the INSERT that is committed by itself"
     assert_found(way, postgres, by_itself if way.endswith("autocommit") else "a commit")
 
@@ -278,7 +277,6 @@ def paid() -> Iterator[list[str]]:
 
 
 def test_aiohttp(paid: list[str]) -> None:
-    pytest.importorskip("aiohttp")
     points = run(Asks(key="a")).assert_repeatable(lambda: [*paid], paid.clear)
     assert [each.partition(" (")[0] for each in points[:-1]] == [f"the call POST {AT['url']}"] * 2
     with pytest.raises(AssertionError, match="2 of 3 points differ"):

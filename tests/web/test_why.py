@@ -103,6 +103,25 @@ def test_a_page_does_not_wait_long_for_it(small: Site, monkeypatch: pytest.Monke
     assert (len(reasons(late)), "Still loading" in late) == (2, False)
 
 
+def test_a_later_look_explains_where_the_job_was_found_then(
+    small: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = dispatch(Mail()).send()
+    client, explained, found_at = small.client(), of_job.of_page, list[float]()
+
+    def noted(board: Any, uuid: str, found: Any, at: float) -> Any:
+        found_at.append(at)
+        return explained(board, uuid, found, at)
+
+    monkeypatch.setattr(of_job, "of_page", noted)
+    other = {"connection": "database", "queue": "other", "back": "/queues"}
+    for _ in range(2):
+        client.get(f"/jobs/{uuid}")
+        client.post("/actions/pause", data=other, headers=FROM_HERE)  # all is read anew
+    first, second = found_at
+    assert second > first
+
+
 def test_the_whole_page_explains_what_an_address_names(small: Site) -> None:
     uuid = dispatch(Mail()).send()
     client = small.client()
