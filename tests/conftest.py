@@ -63,10 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _heed_signals() -> None:
-    """Have SIGINT and SIGQUIT do what they do: a shell's background commands ignore both."""
+    """Have signals do what they do: a shell's background commands and nohup ignore these."""
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGQUIT, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)

@@ -231,6 +231,12 @@ class Backend(Browsing, FactReading, Transactional, Migratable, ABC):
         """
         raise NotImplementedError
 
+    def remove_expired(self, prefix: str) -> None:
+        """Remove the expired facts whose keys begin with `prefix` at once, if they are still kept.
+
+        Nobody sees expired facts, but a database keeps their rows until a sweep comes by.
+        """
+
     def check_queue(self, name: str) -> None:
         """Raise `InvalidQueueName` for a name that this backend cannot use."""
 

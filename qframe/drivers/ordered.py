@@ -422,6 +422,9 @@ class OrderedBackend(Backend):
     ) -> list[tuple[str, str]]:
         return self.facts.scan(prefix, limit, after, last_first=last_first)
 
+    def remove_expired(self, prefix: str) -> None:
+        self.facts.remove_expired(prefix)
+
     def copy(self, *keys: str) -> list[FactCopy | None]:
         return self.facts.copy(*keys)
 

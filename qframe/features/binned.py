@@ -2,8 +2,8 @@
 
 `bin:CONNECTION` lists the acts, and `binned:CONNECTION:ACT:N` has one job each, with what was kept
 of it. Where steps are atomic an entry is written in the step that removes its job. All of it
-expires, so that nothing is kept longer, whether a worker is there or not. What is encrypted stays
-so.
+expires, so that nothing is kept longer, whether a worker is there or not; workers remove the rows
+that a database still has of it. What is encrypted stays so.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from qframe.features.flow import KEY as FLOW
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.features.steps import StepsFeature
 
+_ENTRIES = "binned:"
 _MOST_ACTS = 200
 _A_DAY = 86400.0
 _KINDS: dict[str, Callable[[Any], Any]] = {
@@ -150,7 +151,7 @@ def entry_key(connection: str, act: str, number: str = "") -> str:
 
 def all_entries(connection: str) -> str:
     """Return what the keys of all entries of a connection begin with, and perhaps others'."""
-    return f"binned:{connection[:80]}:"
+    return f"{_ENTRIES}{connection[:80]}:"
 
 
 def is_entry(connection: str, key: str) -> bool:
@@ -187,7 +188,13 @@ def change_acts(
             ttl = max(each.until for each in left) - time.time()
             after = Set(key, to_json(rows).decode(), max(1.0, ttl))
         if backend.apply(Step(None, Expect(key, before), after))[0].applied:
+            remove_expired(backend)
             return
+
+
+def remove_expired(backend: Backend) -> None:
+    """Remove the entries whose time is over, of all connections that have their facts there."""
+    backend.remove_expired(_ENTRIES)
 
 
 # -- what is kept of a job ------------------------------------------------------------------------

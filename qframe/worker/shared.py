@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 from weakref import WeakSet
 
@@ -12,7 +13,14 @@ from qframe.connection import Connection
 from qframe.contracts.recording import Recording
 from qframe.drivers import process
 from qframe.drivers.heartbeat import Heartbeat
-from qframe.exceptions import LOST_LEASE, Interruption, JobCancelled, JobInterrupted
+from qframe.exceptions import (
+    LOST_LEASE,
+    BackendUnavailable,
+    Interruption,
+    JobCancelled,
+    JobInterrupted,
+)
+from qframe.features import binned
 from qframe.features.reserved import ReservedJob
 from qframe.jobs.registry import Registry
 from qframe.metrics.by_tag import TagRecorder
@@ -35,6 +43,9 @@ from qframe.worker.watchdog import Watchdog
 log = logging.getLogger("qframe")
 
 _TIDY_EVERY = 1.0
+_BIN_EVERY = 300.0
+_BIN_FIRST = 60.0
+"""The first time comes earlier: a worker may be restarted often."""
 
 
 class Interrupts(Protocol):
@@ -126,10 +137,15 @@ class Shared:
         self.heartbeat = heartbeat or Heartbeat(threaded=False)
         self.heartbeat.add(self.leases.every, self.leases.look)
         self.heartbeat.add(_TIDY_EVERY, self.cancellation.tidy)
+        self.heartbeat.add(_BIN_EVERY, self._remove_expired_from_bin, first=_BIN_FIRST)
         self.concurrency = concurrency
         """How many jobs of a queue or class may run at once; None: no limits."""
         if concurrency is not None:
             self.heartbeat.add(concurrency.slot_leases.every, concurrency.slot_leases.beat)
+
+    def _remove_expired_from_bin(self) -> None:
+        with suppress(BackendUnavailable):
+            binned.remove_expired(self.connection.backend)
 
     def let_go(self, job: ReservedJob) -> None:
         if self.concurrency is not None and job.features:  # slot leases are among these

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qframe import Queueable, batch, chain, dispatch, find_batch, job_status, manager
+from qframe import (
+    Queueable,
+    Worker,
+    WorkerOptions,
+    batch,
+    chain,
+    dispatch,
+    find_batch,
+    job_status,
+    manager,
+)
 from qframe.connection import Connection
 from qframe.contracts.browsing import Found, Place
 from qframe.contracts.step import Set, Step
@@ -18,8 +30,10 @@ from qframe.operations import undo as undoing
 from qframe.operations.bin import BinAction
 from qframe.operations.bin_forecast import BinForecast
 from qframe.testing import drain
+from qframe.worker import shared
 from tests.conftest import settings_of
 from tests.support import here
+from tests.support.process import wait_for
 
 RAN: list[Any] = []
 
@@ -322,6 +336,56 @@ def test_nothing_is_kept_longer(memory: Connection) -> None:
     memory.backend.timing.skew += 3601
     assert left(memory) == []
     assert undo(memory, act).back == 0
+
+
+def rows(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as raw:
+        found = raw.execute("SELECT count(*) FROM qframe_facts WHERE key LIKE 'binned:%'")
+        return int(found.fetchone()[0])
+
+
+@pytest.fixture
+def expired(fresh: Path) -> tuple[Connection, Path]:
+    """A database with three expired entries."""
+    connection = connected(fresh, {"driver": "database"})
+    path = connection.backend.path()
+    assert path is not None
+    for number in range(3):
+        key = binned.entry_key("here", "0123abcd", str(number))
+        connection.backend.apply(Step(None, Set(key, "secret", -1)))
+    assert rows(path) == 3
+    return connection, path
+
+
+def test_a_purge_removes_what_has_expired(expired: tuple[Connection, Path]) -> None:
+    connection, path = expired
+    undoing.purge(connection)
+    assert rows(path) == 0
+
+
+def test_the_next_act_removes_what_has_expired(expired: tuple[Connection, Path]) -> None:
+    connection, path = expired
+    dispatch(Send()).send()
+    clear(connection)
+    assert rows(path) == 1
+
+
+class WaitsForRemoval(Queueable):
+    path: str
+    timeout = 60
+
+    def handle(self) -> None:
+        wait_for(lambda: rows(Path(self.path)) == 0, "the expired entries to be removed")
+        RAN.append("removed")
+
+
+def test_a_worker_removes_what_has_expired(
+    expired: tuple[Connection, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "_BIN_FIRST", 0.1)
+    dispatch(WaitsForRemoval(path=str(expired[1]))).send()
+    Worker(manager.default(), WorkerOptions(stop_when_empty=True, memory=0)).run()
+    assert RAN == ["removed"]
 
 
 def test_the_bin_can_be_emptied(memory: Connection) -> None:

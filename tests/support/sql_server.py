@@ -199,11 +199,10 @@ class SqlServer(ServerProcess):
 
     def prepared(self) -> str:
         """Give the URL of its first database, with a queue's tables in it, empty."""
-        if self._has_tables:
-            self.empty()
-            return self.url
-        backend = DatabaseBackend("here", DatabaseSettings(url=self.url))
-        backend.migrate()
-        backend.close()
-        self._has_tables = True
+        if not self._has_tables:
+            backend = DatabaseBackend("here", DatabaseSettings(url=self.url))
+            backend.migrate()
+            backend.close()
+            self._has_tables = True
+        self.empty()  # also the first time: other tests use this database by its URL
         return self.url

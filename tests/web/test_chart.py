@@ -95,7 +95,13 @@ def test_steps_are_put_together(together: int) -> None:
 def test_the_overview_has_a_chart_of_each_period(small: Site, period: str) -> None:
     measured(small, 5, done=40, failed=2, started=42, pushed=50)
     Deploys(small.queue.store).mark("2.4.1")
-    page = small.client().get("/", params={"period": period}).text
+    client = small.client()
+
+    def loaded() -> str:
+        page = client.get("/", params={"period": period}).text
+        return "" if "Still loading" in page else page
+
+    page = wait_for(loaded, "the rates")
     assert "<b>50</b> pushed, <b>42</b> ended" in page
     assert 'class="mark"' in page
     assert "<b>&lt;b" not in page

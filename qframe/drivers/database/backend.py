@@ -270,6 +270,15 @@ class DatabaseBackend(Backend):
             )
         )
 
+    def remove_expired(self, prefix: str) -> None:
+        # Asked first: a removal takes SQLite's write lock also where there is nothing to remove.
+        if self._ask(lambda session: self._tables.facts.has_expired(session, prefix)):
+            insisting(lambda: self._remove_expired(prefix))
+
+    def _remove_expired(self, prefix: str) -> None:
+        with self.database.session() as session:
+            self._tables.facts.remove_expired(session, prefix)
+
     def copy(self, *keys: str) -> list[FactCopy | None]:
         return self._ask(lambda session: self._tables.facts.copy(session, keys))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from sqlalchemy import BigInteger, Text, case, cast, func, or_, select
+from sqlalchemy import BigInteger, Text, and_, case, cast, func, or_, select
 
 from qframe.contracts.facts import FactCopy
 from qframe.contracts.step import Add, Expect, Outcome, Raise, Result, Set, Unset
@@ -55,6 +56,9 @@ class DatabaseFacts:
         self._scan = make(below.where(first).order_by(c.key))
         self._scan_on = make(below.where(following).order_by(c.key))
         self._scan_back = make(below.where(first).order_by(c.key.desc()))
+        gone = and_(first, c.key < param("upto"), c.expires_at <= now)
+        self._one_expired = make(select(c.key).where(gone).limit(1))
+        self._remove_expired = make(facts.delete().where(gone))
         self._sweep = Sweep(database, facts, _SWEEP_EVERY, facts.delete().where(expired(facts)))
 
     def expect(self, session: Session, operation: Expect) -> Result | None:
@@ -148,3 +152,14 @@ class DatabaseFacts:
         else:
             rows = session.run(self._scan, prefix=prefix, upto=upto, **most).fetchall()
         return [(key, self._text(value)) for key, value in rows]
+
+    def has_expired(self, session: Session, prefix: str) -> bool:
+        return (
+            session.run(self._one_expired, **self._expired(session, prefix)).fetchone() is not None
+        )
+
+    def remove_expired(self, session: Session, prefix: str) -> None:
+        session.run(self._remove_expired, **self._expired(session, prefix))
+
+    def _expired(self, session: Session, prefix: str) -> dict[str, Any]:
+        return {"prefix": prefix, "upto": self._behind(prefix), "now": session.now}

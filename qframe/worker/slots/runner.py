@@ -36,7 +36,7 @@ from qframe.forks import cached_property
 from qframe.jobs import execution
 from qframe.jobs.current import context_of
 from qframe.jobs.definition import JobDefinition
-from qframe.worker import needs
+from qframe.worker import handlers, needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import Answers, Left, Report, lived, lived_in_steps
 from qframe.worker.options import MOST_AT_ONCE
@@ -113,7 +113,8 @@ class LocalSlot(Slot):
         self.runner.signals.end_job(self.interrupts, error)
 
     def task_ended(self, _: asyncio.Task[Any]) -> None:
-        """Gives the job back if its task was cancelled before its first step."""
+        """Restores signal handlers, and gives the job back if its task was cancelled unbegun."""
+        self.runner.look_after_handlers()
         if not (self._has_begun or self.is_left):
             self.runner.give_back_unbegun(self)
 
@@ -241,7 +242,7 @@ class SlotRunner(SlottedRunner):
         self._names_before: list[str] = []
         """The classes of those that ran then, or had begun before."""
         self.jobs_loop.begins = partial(self.signals.loop_begins, self.jobs_loop.loop)
-        self.jobs_loop.came_round = self._look_after_handlers
+        self.jobs_loop.came_round = self._look_round
         self.signals.jobs = self._interruptible
         self._covering, self.claiming = forks.lock(), forks.lock()
 
@@ -311,7 +312,12 @@ class SlotRunner(SlottedRunner):
             slot.interrupts.task = task
             task.add_done_callback(slot.task_ended)
 
-    def _look_after_handlers(self) -> None:
+    def look_after_handlers(self) -> None:
+        """Restores the worker's signal handlers; on the loop's thread."""
+        if handlers.lost():
+            self._look_round()
+
+    def _look_round(self) -> None:
         running = [each.attempt.name for each in self.going]
         jobs = dict.fromkeys([*self._names_before, *self._names, *running])
         self.signals.look_beside(self.jobs_loop.loop, jobs)
