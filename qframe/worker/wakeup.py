@@ -34,11 +34,13 @@ class WakeUp:
         self._own = self._writer.fileno()
         self._inode = os.fstat(self._own).st_ino
         self._leaving = threading.Lock()
+        self._is_over = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_over = True  # before it closes files: a job may end later in a thread
         for number in self._handled:
             handlers.give_back(number)
         self._handled.clear()
@@ -56,7 +58,7 @@ class WakeUp:
             closed = os.fstat(self._own).st_ino != self._inode
         except OSError:
             closed = True
-        if closed:
+        if closed and not self._is_over:
             self._leaving.acquire()  # for good: another thread that finds it, too, says nothing
             words = (
                 f"qframe: {by} closed files of its worker's process, which ends at once: the job "

@@ -164,8 +164,8 @@ web/browser/test_actions.py::test_what_* = database
 web/browser/test_actions.py::test_running_* = database
 web/browser/test_live.py::test_what_changes_is_seen_without_a_click = database
 laravel/test_traces.py::test_a_trace_goes_through_laravel_and_back = redis
-worker/test_steps.py::test_a_step_within_a_transaction_* = *-line sqlite-slots postgres-isolated
-worker/test_steps.py::test_killed_between_any_two_* = *-line database-slots
+worker/test_steps.py::test_a_step_within_a_transaction_* = sqlite-slots postgres-line
+worker/test_steps.py::test_killed_between_any_two_* = database-slots
 test_forged.py::* = memory* apart* redis*
 test_affected.py::test_each_test_of_ours_uses_what_it_imports
 faults/test_night.py::test_each_cause_is_named
@@ -175,10 +175,10 @@ django/test_real.py::test_connections_end_with_their_jobs_and_are_shared_by_none
 django/test_suite.py::test_the_central_ones_on_mariadb
 worker/test_supervise.py::test_long_jobs_are_not_ended_and_do_not_keep_others_from_running
 worker/test_health.py::test_a_pool_is_alive_while_one_of_its_workers_is
-conformance/test_command.py::test_a_driver_* = forgetful unfenced counting kicking
+conformance/test_command.py::test_a_driver_* = forgetful unfenced
 web/test_api.py::test_odd_parameters_are_answered = /api* / /jobs
 web/test_attacks.py::test_who_may_one_* = clear cancel retry* stop* scale change* add* send*
-worker/test_isolation_many.py::test_what_ends_one_* = *-kill *-exit* *-segfault *-fds
+worker/test_isolation_many.py::test_what_ends_one_* = *-kill *-fds
 worker/test_neighbours.py::test_only_the_job_* = Keeps-5 KeepsOnLoop-1
 worker/test_beanstalkd_faults.py::test_no_job_is_lost_* = F1 F40 F43
 worker/test_bounds.py::test_a_class_that_is_imported_late_* = *() *('--conc* *('--isolate',)
@@ -189,21 +189,44 @@ laravel/test_laravel_database.py::* = postgres* sqlite*
 laravel/test_laravel_database.py::test_the_tables_* = postgresql-laravel sqlite-python
 worker/test_redis_faults.py::test_no_job_is_lost_* = F1 F20 D1 P1
 worker/test_groups.py::test_one_job_beside_hundreds_* = *-database line-postgresql isolated-redis
-drivers/test_shared_store.py::* = *-own_postgres
+drivers/test_shared_store.py::* = redis-own_postgres
 schedules/test_killed.py::test_one_job_each_planned_time = database
 worker/test_exactly_once.py::test_each_link_and_member_* = postgres
-worker/test_bounds_faults.py::* = queue-redis class-database
+worker/test_bounds_faults.py::* = queue-redis
 outbox/test_killed.py::* = sqlite-c* postgres-applied
 web/browser/test_attacks.py::test_a_form_of_somebody_else_changes_nothing = localhost
 test_recipes.py::test_alembic = postgres*
 worker/test_slots_faults.py::* = database- redis-
 worker/test_bounds.py::test_a_worker_runs_so_many_of_a_queue_* = database-Waits redis-*
-worker/test_bounds.py::test_whatever_becomes_of_a_job_* = *late *releases *fails
-worker/test_steps.py::test_a_job_sleeps_and_waits_* = database-Order-* data*Async-slots *-Order-line
-worker/test_steps.py::test_a_job_that_gives_itself_back_goes_on_where_it_was = database-* *-line
+worker/test_bounds.py::test_whatever_becomes_of_a_job_* = *4-late *releases *1-fails
+worker/test_steps.py::test_a_job_sleeps_and_waits_* = *Order-iso* *Async-slots redis-*line
+worker/test_steps.py::test_a_job_that_gives_itself_back_* = database-slots redis-line
 worker/test_exactly_once.py::test_however_a_job_ends_it_is_done_once = sqlite* *worker
 worker/test_beanstalkd_faults.py::* = F1 F5 F40 F42 F43 F45
-worker/test_leases.py::test_a_late_failure_or_release_* = database* redis-raises* *-fails?running
+worker/test_leases.py::test_a_late_failure_or_release_* = data*raises* *releases?d* redis-fails?r*
+worker/test_flows.py::test_a_flow_with_a_node_of_each_kind = database-slots beanstalkd-line
+worker/test_chunks.py::test_a_chunk_that_is_ended_at_the_hard_timeout_* = database-options0
+worker/test_timeouts.py::test_an_alarm_during_a_driver_call_* = database-False
+worker/test_timeouts.py::test_usr1_during_a_driver_call_* = database-1
+worker/test_bounds.py::test_a_permit_lasts_as_long_as_its_job = *() *2)
+worker/test_bounds.py::test_it_holds_in_workers_of_every_kind = *isolate* *workers*
+worker/test_bounds.py::test_a_*_that_is_full_is_not_empty = *-1
+worker/test_leases.py::test_a_long_job_runs_once_though_its_lease_is_short = redis postgresql
+worker/test_groups.py::test_killed_workers_give_their_places_back_* = database
+worker/test_groups.py::test_workers_of_one_group_get_out_of_* = line-database slots-beanstalkd
+worker/test_groups.py::test_the_command_that_forgets_a_failed_job_* = database
+worker/test_isolation_many.py::test_it_is_scaled_while_it_runs = *-2
+worker/test_children.py::test_so_do_those_begun_in_other_ways = alone-forks* slots-sp* isolated-sp*
+worker/test_deaf.py::test_a_signal_wakes_the_worker_again = alone-closed uvloop-* asyncio-open
+worker/test_chains.py::test_two_workers_run_a_chain_with_a_batch_in_it = database redis
+worker/test_unique.py::test_a_worker_killed_with_a_unique_job_* = *Processing *Popped
+worker/test_status.py::test_what_it_gives = *none *object
+web/test_command.py::test_it_shows_and_does_what_real_workers_see = postgresql
+web/test_workers_page.py::test_each_slot_that_runs_a_job_has_a_line = redis
+web/browser/test_actions.py::test_jobs_are_filtered_* = postgresql
+console/test_error_places.py::test_what_is_kept_begins_with_the_jobs_own_frames = options0 options2
+drivers/broker/test_deaths.py::test_each_message_ends_once_* = VisibleBroker
+test_recipes.py::test_django = postgres
 
 # What our own tests and measurements stand on.
 drivers/test_support_*.py::*
@@ -233,18 +256,18 @@ worker/test_output.py::test_a_job_cannot_take_the_* = *-alone object-* none-pool
 worker/test_output.py::test_what_a_reader_that_pauses_did_not_take_* = alone isolated-slots pool
 worker/test_output.py::test_a_full_disk_silences_nothing_for_good = alone pool
 worker/test_slots.py::test_a_late_job_sees_why_it_ends_* = *-asyncio *computes-uvloop
-worker/test_slots.py::test_a_job_that_does_not_end_is_settled_* = *-asyncio *sleeps-uvloop
-worker/test_output.py::test_a_reader_that_has_gone_changes_* = alone* isolated--json pool pool--json
+worker/test_slots.py::test_a_job_that_does_not_end_is_settled_* = *c_code-asyncio *sleeps-uvloop
+worker/test_output.py::test_a_reader_that_has_gone_changes_* = alone isolated--json pool
 django/test_real.py::test_requests_and_a_worker = wsgi*
 django/test_tasks_real.py::test_on_mariadb
 flask/test_real.py::test_jobs_have_a_context_in_each_kind_of_worker = --conc* --isolate
 fastapi/test_real.py::test_jobs_take_dependencies_in_each_kind_of_worker = --conc* --isolate
 web/test_attacks.py::test_a_long_fuzz_of_every_parameter_finds_nothing
-drivers/test_forks.py::test_a_child_can_dispatch_* = sqlite-drop postgres-send
+drivers/test_forks.py::test_a_child_can_dispatch_* = sqlite-drop
 drivers/database/test_ended.py::test_no_call_after_it_raises_* = unseen-* seen-wait* seen-restart
 drivers/database/test_ended.py::test_a_job_goes_on_* = unseen-kill seen-restart unseen-wait*
 drivers/database/test_migrate.py::test_processes_at_once = *8*
-alerts/test_real.py::test_who_looks_goes_and_the_other_tells_once = *19-as?it* *19-when*
+alerts/test_real.py::test_who_looks_goes_and_the_other_tells_once = *19-when*
 worker/test_middleware.py::test_a_wrong_one_* = *Missing*
 console/test_numbers.py::test_a_number_without_sense_is_one_line = inf* 9999*
 schedules/test_clock_changes.py::test_around_* = Europe/Vienna Australia/Lord_Howe America/Sao*

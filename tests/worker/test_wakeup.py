@@ -91,3 +91,12 @@ def test_closed_files_are_reported_once_whoever_finds_them() -> None:
     assert ended.returncode == StopReason.LOST_BACKEND.exit_code
     (line,) = ended.stderr.splitlines()
     assert line.startswith("qframe: a job closed files")
+
+
+def test_files_that_the_worker_itself_has_closed_are_no_jobs_fault(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with WakeUp() as wakeup:
+        pass
+    wakeup.leave_if_closed("a job that ends late")
+    assert capfd.readouterr().err == ""
