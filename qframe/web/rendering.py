@@ -24,11 +24,11 @@ from qframe.web.told import BULK_WORDS, KEYS, Told
 
 LIMIT = 50
 """Rows of a page."""
-_PATIENCE = 0.07
+_PATIENCE = 0.05
 """Seconds a page waits for all slow counts; an open one shows them two seconds later."""
 LEAST_PATIENCE = 0.02
 """Seconds it waits for each at least, if the others took long."""
-LOOK = 0.1
+LOOK = 0.06
 """Seconds of filtering for one page; the next page continues there."""
 NAVIGATION = (
     ("", (("/", "Overview", "o"),)),
