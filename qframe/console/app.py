@@ -58,7 +58,7 @@ from qframe.exceptions import (
     QframeError,
     Unsupported,
 )
-from qframe.worker.options import USAGE, StopReason
+from qframe.worker.options import NO_ANSWER, USAGE
 
 _READER_GONE = 141
 """The exit code of a shell after SIGPIPE."""
@@ -198,7 +198,7 @@ def main() -> None:
     except (ConfigurationError, InvalidJob, Unsupported) as error:
         code = print_error(str(error), USAGE)
     except BackendUnavailable as error:
-        code = print_error(str(error), StopReason.LOST_BACKEND.exit_code)
+        code = print_error(str(error), NO_ANSWER)
     except QframeError as error:
         code = print_error(str(error), 1)
     except UnicodeEncodeError as error:

@@ -15,6 +15,7 @@ from qframe.exceptions import QframeError
 from qframe.failed.retry import Anew, retry
 from qframe.manager import QueueManager
 from qframe.operations import reach
+from qframe.worker.options import NO_ANSWER
 
 T = TypeVar("T")
 _ON = Anew()
@@ -55,6 +56,10 @@ class JobConnections:
         """Returns the names of the connections that are not among those that answered."""
         answered = {connection.name for connection, _ in done}
         return [each.name for each in self if each.name not in answered]
+
+    def code(self, done: Iterable[tuple[Connection, object]]) -> int:
+        """Returns the exit code of an act: `NO_ANSWER` if not all connections answered."""
+        return NO_ANSWER if self.silent(done) else 0
 
     def failed_stores(self, *, answering: bool = False) -> list[FailedStore]:
         """Returns the failed stores, each once: all, or those of `answering` connections."""

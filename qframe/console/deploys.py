@@ -23,7 +23,7 @@ def deploy_mark(
     ] = "",
     connection: ConnectionOption = None,
     config: Config = None,
-) -> None:
+) -> int:
     """Mark a deploy in the metrics and on the dashboard.
 
     Workers mark a new version automatically.
@@ -40,5 +40,7 @@ def deploy_mark(
             Deploys(queue.store).mark(named, text)
 
     stores: set[int] = set()
-    JobConnections(queues, connection).each(mark)
+    connections = JobConnections(queues, connection)
+    done = connections.each(mark)
     say(f"marked the deploy {' '.join(filter(None, (named, text)))}".rstrip())
+    return connections.code(done)

@@ -18,8 +18,8 @@ from qframe.failed.filters import HELD, Filter, seconds_of_span
 from qframe.operations import holds as operations
 from qframe.operations.actions.background import log_action
 from qframe.payload.text import one_line, queue_name
+from qframe.worker.options import NO_ANSWER
 
-_NO_ANSWER = 69
 """The exit code if a connection does not answer, which is said on stderr."""
 _COLUMNS = ("id", "connection", "filter", "queues", "until", "who", "why", "aside")
 
@@ -68,7 +68,7 @@ def hold(
     made = [(found, state) for found, state in done if state is not None]
     silent = [each for each in connections.silent(done) if chosen.allows("connection", each)]
     if not made and silent:
-        return _NO_ANSWER
+        return NO_ANSWER
     if not made:
         raise ConfigurationError("the filter allows no connection that workers take jobs from")
     for found, state in made:
@@ -79,7 +79,7 @@ def hold(
         _tell(made)
         if chosen.asks_data:
             print_error("arguments that are secret or encrypted match no args.NAME: term", 0)
-    return _NO_ANSWER if silent else 0
+    return NO_ANSWER if silent else 0
 
 
 def _tell(made: Sequence[tuple[Connection, operations.HoldState]]) -> None:
@@ -113,7 +113,7 @@ def unhold(
     done = connections.each(end)
     ended = [(found, count) for found, count in done if count is not None]
     if not ended and connections.silent(done):
-        return _NO_ANSWER
+        return NO_ANSWER
     if not ended:
         raise ConfigurationError(f"there is no hold {one_line(identity, 40)!r}: qframe holds")
     for found, count in ended:

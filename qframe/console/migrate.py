@@ -16,7 +16,7 @@ from qframe.console.options import (
 from qframe.console.text import encodable, print_error, say
 from qframe.contracts.backend import Backend
 from qframe.exceptions import BackendUnavailable, ConfigurationError
-from qframe.worker.options import USAGE, StopReason
+from qframe.worker.options import NO_ANSWER, USAGE
 
 
 def migrate(
@@ -50,7 +50,7 @@ def migrate(
         except ConfigurationError as error:
             codes.append(print_error(f"{each}: {error}", USAGE))
         except BackendUnavailable as error:
-            codes.append(print_error(f"{each}: {error}", StopReason.LOST_BACKEND.exit_code))
+            codes.append(print_error(f"{each}: {error}", NO_ANSWER))
     return max(codes)
 
 

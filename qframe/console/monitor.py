@@ -30,7 +30,7 @@ from qframe.manager import QueueManager
 from qframe.payload.text import count_of
 from qframe.rules import Rule, check_connections, parse
 from qframe.worker import handlers
-from qframe.worker.options import StopReason
+from qframe.worker.options import NO_ANSWER
 
 _LIMIT = 1000
 _LAG = 60.0
@@ -113,7 +113,7 @@ def _by_rules(wanted: list[Rule], seen: Evaluation, *, as_json: bool) -> int:
         print_rows(rows, ("status", "rule", "text"), empty="no rule")
     if broken:
         return 1
-    return StopReason.LOST_BACKEND.exit_code if seen.unknown else 0
+    return NO_ANSWER if seen.unknown else 0
 
 
 def _row(rule: str, connection: str, status: str, text: str) -> dict[str, Any]:

@@ -53,34 +53,40 @@ def pause(
     ] = 0,
     connection: ConnectionOption = None,
     config: Config = None,
-) -> None:
+) -> int:
     """Pause one queue, or all; running jobs finish.
 
-    qframe pause emails
-    qframe pause --for 600
+    Exits 69 if a connection does not answer; the others are paused.
+
+      qframe pause emails
+      qframe pause --for 600
     """
     ttl = seconds_of("--for", seconds) or None
     name = queue_name(queue) if queue else ""
 
     who, where = person(), "the command line"
     act = partial(operations.pause, queue=name, seconds=ttl, who=who, where=where)
-    done = JobConnections(configured(config), connection).each(act)
+    connections = JobConnections(configured(config), connection)
+    done = connections.each(act)
     say(f"paused {name or 'every queue'} of {names(done)}")
+    return connections.code(done)
 
 
-def resume(
-    queue: Queue = "", *, connection: ConnectionOption = None, config: Config = None
-) -> None:
+def resume(queue: Queue = "", *, connection: ConnectionOption = None, config: Config = None) -> int:
     """Resume one queue, or everything that is paused.
 
-    qframe resume emails
-    qframe resume
+    Exits 69 if a connection does not answer; the others are resumed.
+
+      qframe resume emails
+      qframe resume
     """
     name = queue_name(queue) if queue else ""
 
     act = partial(operations.resume, queue=name)
-    done = JobConnections(configured(config), connection).each(act)
+    connections = JobConnections(configured(config), connection)
+    done = connections.each(act)
     say(f"resumed {name or 'every queue'} of {names(done)}")
+    return connections.code(done)
 
 
 def size(

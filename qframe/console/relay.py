@@ -21,7 +21,7 @@ from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.manager import QueueManager
 from qframe.outbox.relay import Relay
 from qframe.payload.text import one_line
-from qframe.worker.options import StopReason
+from qframe.worker.options import NO_ANSWER
 from qframe.worker.wakeup import STOPS, WakeUp
 
 _NONE = 'no outbox is configured: name a database\'s connection, as [outbox] connection = "main"'
@@ -93,7 +93,7 @@ def _run(queues: QueueManager, outbox: Outbox, say: _RelayLog, *, until_empty: b
         set_aside=totals.set_aside,
         seconds=round(seconds, 3),
     )
-    return StopReason.LOST_BACKEND.exit_code if until_empty and made.unanswered else 0
+    return NO_ANSWER if until_empty and made.unanswered else 0
 
 
 class _RelayLog:

@@ -47,6 +47,7 @@ def restart(
     Their supervisor then starts new ones.
 
     With --wait, names each worker that has exited; exits 1 if some have not.
+    Exits 69 if a connection does not answer; the workers of the others are asked.
 
       qframe restart
       qframe restart --connection database
@@ -64,12 +65,14 @@ def restart(
         store.set(RESTART, token)
         return store, there
 
-    done = JobConnections(configured(config), connection).each(act)
+    connections = JobConnections(configured(config), connection)
+    done = connections.each(act)
     say(f"workers of {names(done)} exit after their current job")
+    code = connections.code(done)
     if not wait:
-        return 0
+        return code
     asked = {entry.id: _Asked(store, entry) for _, (store, there) in done for entry in there}
-    return _await(list(asked.values()), limit)
+    return _await(list(asked.values()), limit) or code
 
 
 class _Asked:

@@ -30,6 +30,7 @@ from qframe.schedules.calendar import shown
 from qframe.schedules.options import DAY
 from qframe.schedules.rows import row_of
 from qframe.schedules.schedulers import able
+from qframe.worker.options import NO_ANSWER
 
 _MOST = 10_000
 """At most so many planned times are shown."""
@@ -58,7 +59,7 @@ def list_(
         print_json([each.model_dump() for each in found])
     elif found or not planned.silent:
         print_rows([_row(each) for each in found], empty="there are no schedules")
-    return 69 if planned.silent else 0
+    return NO_ANSWER if planned.silent else 0
 
 
 def _row(state: ScheduleState) -> dict[str, Any]:
@@ -149,37 +150,39 @@ def next_(
 
 def pause(
     name: Optional = "", *, connection: ConnectionOption = None, config: Config = None
-) -> None:
+) -> int:
     """Pause one schedule, or all; runs that fall due are skipped.
 
     qframe schedule pause nightly
     qframe schedule pause
     """
-    _each(operations.pause, "paused", name, connection, configured(config))
+    return _each(operations.pause, "paused", name, connection, configured(config))
 
 
 def resume(
     name: Optional = "", *, connection: ConnectionOption = None, config: Config = None
-) -> None:
+) -> int:
     """Resume one schedule, or all that are paused.
 
     qframe schedule resume nightly
     qframe schedule resume
     """
-    _each(operations.resume, "resumed", name, connection, configured(config))
+    return _each(operations.resume, "resumed", name, connection, configured(config))
 
 
 def _each(
     act: Callable[..., None], done: str, name: str, only: str | None, queues: QueueManager
-) -> None:
-    """Acts on a schedule, or on all of each connection, or of the `only` one."""
+) -> int:
+    """Acts on a schedule, or on all of each connection, or of the `only` one. Returns the code."""
     if name:
         connection, schedule = PlannedSchedules(queues, only).find(name)
         act(queues, connection, schedule.title)
         say(f"{done} {schedule.title}")
-        return
-    answers = JobConnections(queues, only).each(lambda each: act(queues, each))
+        return 0
+    connections = JobConnections(queues, only)
+    answers = connections.each(lambda each: act(queues, each))
     say(f"{done} every schedule of {names(answers)}")
+    return connections.code(answers)
 
 
 def add(  # noqa: PLR0913 (one for each option of the command)

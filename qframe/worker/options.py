@@ -36,6 +36,8 @@ class StopReason(StrEnum):
 
 USAGE = 2
 """Exit code for wrong usage or configuration."""
+NO_ANSWER = 69
+"""Exit code if a backend does not answer."""
 MOST_AT_ONCE = 10_000
 """Jobs that one worker may run at once."""
 LONGEST = 365 * 86400
@@ -50,7 +52,7 @@ _EXIT_CODES = {
     StopReason.JOB_INTERRUPTED: 1,
     StopReason.LIFESPAN: 1,
     StopReason.MEMORY: 12,
-    StopReason.LOST_BACKEND: 69,
+    StopReason.LOST_BACKEND: NO_ANSWER,
 }
 
 

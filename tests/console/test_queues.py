@@ -227,13 +227,19 @@ def test_restart_writes_a_fresh_token_for_every_connection(shop: Shop) -> None:
     assert shop.manager.connection("other").store.get(RESTART) != [tokens[-1]]
 
 
-@pytest.mark.parametrize("command", ["restart", "pause", "resume", "size", "monitor"])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        *((command, 69) for command in ("restart", "pause", "resume", "schedule pause")),
+        *((command, 0) for command in ("size", "monitor")),
+    ],
+)
 def test_a_connection_that_does_not_answer_is_named_and_the_others_act(
-    shop: Shop, command: str
+    shop: Shop, command: str, code: int
 ) -> None:
     shop.write("qframe.toml", AWAY)
-    said = shop.run(command)
-    assert said.code == 0
+    said = shop.run(*command.split())
+    assert said.code == code
     assert "all.sqlite3 cannot be opened" in said.err
     assert len(said.err.splitlines()) == 1
     assert "database" in said.out

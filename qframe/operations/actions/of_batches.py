@@ -11,7 +11,7 @@ from qframe.features.batches import BatchStore
 from qframe.operations.actions.of_failed import retry_one
 from qframe.operations.actions.wanted import Done, Wanted
 from qframe.operations.board import Board
-from qframe.payload.text import one_line
+from qframe.payload.text import count_of, one_line
 
 
 def _batch(board: Board, wanted: Wanted) -> tuple[Connection, BatchStore]:
@@ -36,7 +36,8 @@ def retry_batch(board: Board, wanted: Wanted, _who: str) -> Done:
 def _retried(board: Board, uuids: Sequence[str], of: str) -> Done:
     found = [board.failed.find(uuid) for uuid in uuids]
     count = sum(retry_one(board, *each) for each in found if each is not None)
-    return Done(changed=count, text=f"queued {count:,} failed jobs of {of} again")
+    jobs = count_of(count, "failed job", "failed jobs")
+    return Done(changed=count, text=f"queued {jobs} of {of} again")
 
 
 def _flow(board: Board, wanted: Wanted) -> FlowRun:
