@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
 
 from faults import jobs
 from faults.scenario import scenario
 from faults.site import Producer, Site
-from tests.support.sqs_server import Refusal
+from tests.support.ledger import Account, Fault, Run
+from tests.support.sqs_server import Delivery, Refusal
 
 _CALLS = (
     "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch",
@@ -18,11 +25,16 @@ _REFUSALS = (
     Refusal("ThrottlingException", "too fast", old="Throttling", status=400),
     Refusal("ServiceUnavailable", "not now", old="ServiceUnavailable", status=503),
 )
+_LONGEST_PAUSE = 2.3
+"""Seconds between a worker's tries to delete a job, at most: its longest pause, and the calls."""
 
 
 @scenario("F65", "calls refused by SQS, and batches taken in part", "sqs")
 def refused(site: Site) -> None:
-    """Refuse calls of each kind, some in a row: nothing is lost, and none is done twice."""
+    """Refuse calls of each kind, some in a row: nothing is lost.
+
+    Only a job whose deletion was refused until its lease ended may be done twice.
+    """
     wanted, chance, server = site.count(200, 30), site.chance, site.sqs
     site.begin(2)
     site.begin(1, "--concurrency", 10)
@@ -40,6 +52,38 @@ def refused(site: Site) -> None:
     site.check(left < wanted, f"{left} refusals reached nobody")
     site.remark(f"refusals {wanted}, pushes refused {producer.refused}")
     site.finish(120)
+    site.faults += refused_deletions(server.deliveries.values(), Account.of(site.ledger))
+
+
+def refused_deletions(deliveries: Iterable[Delivery], account: Account) -> list[Fault]:
+    """Give a fault for each run whose own deletion SQS refused until the lease of it ended.
+
+    From the last line of the job to the end of its lease, its worker has to have tried again and
+    again, with no pause longer than its longest.
+    """
+    found = []
+    of_job: dict[str, list[Delivery]] = defaultdict(list)
+    for each in deliveries:
+        with suppress(ValueError, KeyError, TypeError):
+            of_job[str(json.loads(each.message.body)["data"]["number"])].append(each)
+    for name, runs in account.runs.items():
+        for run in runs:
+            delivery = _of(run, of_job[name])
+            if run.done and delivery is not None and _is_refused_to_the_end(delivery, run.done):
+                found.append(Fault("refused", run.done, delivery.ends, run.pid, name))
+    return found
+
+
+def _of(run: Run, deliveries: list[Delivery]) -> Delivery | None:
+    """Give the delivery that a run began with."""
+    before = [each for each in deliveries if each.began <= run.begun]
+    return max(before, key=lambda each: each.began, default=None)
+
+
+def _is_refused_to_the_end(delivery: Delivery, done: float) -> bool:
+    tries = [each for each in delivery.refused if done <= each <= delivery.ends]
+    pauses = [after - before for before, after in pairwise([done, *tries, delivery.ends])]
+    return bool(tries) and not delivery.deleted and max(pauses) <= _LONGEST_PAUSE
 
 
 @scenario("F66", "calls that SQS answers when their leases have run out", "sqs")
@@ -47,7 +91,7 @@ def slow(site: Site) -> None:
     """Answer calls of each kind late: what is received too late is not run, and comes back."""
     server, rounds, late = site.sqs, site.count(4, 2), list[str]()
     site.configure(timeout=2 * site.lease)
-    server.slow = lambda call: 1.3 * site.lease if _took(late, call) else 0.0
+    server.slow = lambda call, answer: 1.3 * site.lease if _took(late, call, answer) else 0.0
     site.begin(4)
     with Producer(site, 0.05, seconds=(0.0, 0.05)) as producer:
         producer.also(jobs.RaisesFreely, failures=1)
@@ -63,8 +107,10 @@ def slow(site: Site) -> None:
     site.finish(120)
 
 
-def _took(late: list[str], call: str) -> bool:
-    """Take a call from those that are to be late."""
+def _took(late: list[str], call: str, answer: dict[str, Any]) -> bool:
+    """Take a call from those that are to be late: of those that receive, one that got messages."""
+    if call == "ReceiveMessage" and not answer.get("Messages"):
+        return False
     try:
         late.remove(call)
     except ValueError:

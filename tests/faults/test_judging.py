@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 
 from faults import __main__ as command
 from faults import scenario
-from faults.scenarios import chains
+from faults.scenarios import chains, sqs
 from faults.site import Site
 from tests.support import gate
 from tests.support.ledger import Account, Fault, Ledger
+from tests.support.sqs_server import Delivery, Stored
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +73,45 @@ def test_a_second_end_needs_a_fault_between_the_first_start_and_end(
     tmp_path: Path, fault: Fault, explains: bool
 ) -> None:
     causes, unexplained = _account(tmp_path, *TWICE).duplicates([fault])
+    assert causes.total() == explains
+    assert unexplained == (set() if explains else {"1"})
+
+
+@pytest.mark.parametrize(("cut", "explains"), [(9.99, True), (9.97, False)])
+def test_a_cut_explains_a_run_that_was_taken_before_it(
+    tmp_path: Path, cut: float, explains: bool
+) -> None:
+    account = _account(tmp_path, "T 1 7 9.98", *TWICE)
+    causes, unexplained = account.duplicates([Fault("reset", cut, cut)])
+    assert causes.total() == explains
+    assert unexplained == (set() if explains else {"1"})
+
+
+def test_a_fault_of_one_job_explains_no_other(tmp_path: Path) -> None:
+    account = _account(tmp_path, *TWICE)
+    for job, causes in {"1": {"refused": 1}, "2": {}}.items():
+        fault = Fault("refused", 10.1, 19.9, 7, job)
+        assert account.duplicates([fault])[0] == causes
+
+
+@pytest.mark.parametrize(
+    ("refused", "deleted", "explains"),
+    [
+        ([10.2, 12.0], 0.0, True),
+        ([], 0.0, False),  # nobody asked
+        ([10.05, 20.5], 0.0, False),  # before its last line, and after the lease
+        ([10.2], 0.0, False),  # and then not for longer than a worker pauses
+        ([10.2, 12.0], 12.5, False),
+    ],
+)
+def test_a_refused_deletion_is_a_cause_if_it_was_refused_to_the_end(
+    tmp_path: Path, refused: list[float], deleted: float, explains: bool
+) -> None:
+    message = Stored("m-1", json.dumps({"data": {"number": 1}}), {}, "", 0.0)
+    first = Delivery(message, 9.9, 13.0, refused, deleted)
+    second = Delivery(message, 19.9, 22.9)
+    account = _account(tmp_path, *TWICE)
+    causes, unexplained = account.duplicates(sqs.refused_deletions([first, second], account))
     assert causes.total() == explains
     assert unexplained == (set() if explains else {"1"})
 

@@ -43,12 +43,16 @@ class Ledger:
 
 @dataclass(order=True, frozen=True)
 class Run:
-    """One start of a job, and when its last line was reached: 0 where it was not."""
+    """One start of a job, and when its last line was reached: 0 where it was not.
+
+    `taken` is when its worker had it in hand, just before; 0 where the ledger does not say.
+    """
 
     begun: float
     attempt: int
     pid: int
     done: float = 0.0
+    taken: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,27 +67,40 @@ class Settled:
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done to a worker (`pid`), or to all of them (no pid), from `begin` to `end`."""
+    """What was done to a worker (`pid`), or to all of them (no pid), from `begin` to `end`.
+
+    With a `job`, it explains only runs of this job.
+    """
 
     kind: str
     begin: float
     end: float
     pid: int | None = None
+    job: str = ""
 
     def hit(self, run: Run, until: float) -> bool:
-        """Whether it fell on a run's worker between its start and `until`, or its end."""
+        """Whether it fell on a run's worker between its taking the job and `until`, or its end.
+
+        A worker does not wait for the answer to a start: a connection that is cut between the two
+        is found to be gone only after the job's first line.
+        """
         if run.done:
             until = min(until, run.done + _SETTLING)
-        return self.pid in (None, run.pid) and self.begin <= until and self.end >= run.begun
+        since = run.taken or run.begun
+        return self.pid in (None, run.pid) and self.begin <= until and self.end >= since
 
     def delayed(self, run: Run) -> bool:
         """Whether a run's worker stood still between the start of the job and its first line."""
         return self.pid == run.pid and self.begin < run.begun <= self.end + _SETTLING
 
 
-def _kinds(faults: Iterable[Fault], first: Run, second: Run) -> list[str]:
+def _kinds(faults: Iterable[Fault], name: str, first: Run, second: Run) -> list[str]:
     """Name the faults by which a job ran again."""
-    return [each.kind for each in faults if each.hit(first, second.begun) or each.delayed(second)]
+    return [
+        each.kind
+        for each in faults
+        if each.job in {"", name} and (each.hit(first, second.begun) or each.delayed(second))
+    ]
 
 
 ENDS = frozenset({"deleted", "failed"})
@@ -112,12 +129,15 @@ class Account:
         account = cls()
         ends: dict[tuple[str, int, int], list[float]] = defaultdict(list)
         begins: list[tuple[str, int, int, float]] = []
+        taken: dict[tuple[str, int], list[float]] = defaultdict(list)
         for line in file.read_text().splitlines():
             event, name, *rest = line.split(" ")
             moment = float(rest.pop())
             match event, rest:
-                case "U" | "T", _:
+                case "U", _:
                     pass
+                case "T", (pid,):
+                    taken[name, int(pid)].append(moment)
                 case "G", (seconds,):
                     begun = moment - float(seconds)
                     account.starved.append(Fault("starved", begun, moment, int(name)))
@@ -137,25 +157,31 @@ class Account:
                     account.settled[name].append(settled)
                 case _:
                     raise ValueError(line)
-        account._match(begins, ends)
-        for name, many in account.settled.items():
+        account._match(begins, ends, taken)
+        account._count_ends()
+        return account
+
+    def _count_ends(self) -> None:
+        """Count the ends of each job that its workers took for applied."""
+        for name, many in self.settled.items():
             # A worker may take for applied what it is told afterwards was refused.
             last = {(each.attempt, each.pid): each.how for each in many}
-            account.acknowledged[name] = sum(how in ENDS for how in last.values())
-        return account
+            self.acknowledged[name] = sum(how in ENDS for how in last.values())
 
     def _match(
         self,
         begins: Iterable[tuple[str, int, int, float]],
         ends: dict[tuple[str, int, int], list[float]],
+        taken: dict[tuple[str, int], list[float]],
     ) -> None:
-        """Give each start the first end of the same attempt in the same process."""
+        """Give each start the first end of the same attempt in the same process, and its taking."""
         for name, attempt, pid, begun in begins:
             left = [moment for moment in ends[name, attempt, pid] if moment >= begun]
             done = min(left, default=0.0)
             if done:
                 ends[name, attempt, pid].remove(done)
-            self.runs.setdefault(name, []).append(Run(begun, attempt, pid, done))
+            before = max((at for at in taken[name, pid] if at <= begun), default=0.0)
+            self.runs.setdefault(name, []).append(Run(begun, attempt, pid, done, before))
         for name, runs in self.runs.items():
             runs.sort()
             self.attempts[name] = [run.attempt for run in runs]
@@ -205,12 +231,14 @@ class Account:
         It does where a fault of the server, or of the way to it, swallowed the answer, so that what
         it says again finds the job gone, or the job comes back and is failed without a start.
         """
-        blinding = [fault for fault in faults if fault.pid is None]
+        blinding = [fault for fault in faults if fault.pid is None or fault.job]
         return {
             name
             for name in self.acknowledged_twice()
             if not any(
-                fault.hit(run, until) for run, until in self._followed(name) for fault in blinding
+                fault.job in {"", name} and fault.hit(run, until)
+                for run, until in self._followed(name)
+                for fault in blinding
             )
         } - self.pushed_again()
 
@@ -245,7 +273,7 @@ class Account:
         again = self.pushed_again()
         for name, runs in self.runs.items():
             for first, second in pairwise(run for run in runs if run.done):
-                kinds = _kinds(faults, first, second)
+                kinds = _kinds(faults, name, first, second)
                 if name in again:
                     kinds.append("pushed again")
                 if kinds:
@@ -266,7 +294,7 @@ class Account:
             for first, second in pairwise(runs):
                 if second.begun >= first.done:
                     continue
-                kinds = _kinds(faults, first, second)
+                kinds = _kinds(faults, name, first, second)
                 if kinds:
                     causes[kinds[0]] += 1
                 else:

@@ -66,6 +66,20 @@ class Stored:
 
 
 @dataclass
+class Delivery:
+    """One delivery of a message, and what became of its deletion; moments are of `monotonic`."""
+
+    message: Stored
+    began: float
+    ends: float
+    """When the message is visible again, as its visibility was last changed."""
+    refused: list[float] = field(default_factory=list)
+    """When a deletion of it was refused."""
+    deleted: float = 0.0
+    """When a deletion removed the message; 0 if none did."""
+
+
+@dataclass
 class StoredQueue:
     """One queue, its messages in the order in which they were sent."""
 
@@ -94,10 +108,12 @@ class SqsServer:
         """The next answers to an action, whatever is asked."""
         self.not_taken: list[set[int]] = []
         """Which messages of the next batches are not taken."""
-        self.slow: Callable[[str], float] = lambda _: 0.0
-        """Seconds until an action is answered, after it is done."""
+        self.slow: Callable[[str, dict[str, Any]], float] = _at_once
+        """Seconds until an action is answered, after it is done; it gets the answer, too."""
         self.lost: list[str] = []
         """Actions whose next answer is lost."""
+        self.deliveries: dict[str, Delivery] = {}
+        """All deliveries, by their receipts."""
         self._changed = threading.Condition()
         self._receipts = itertools.count(1)
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -132,7 +148,8 @@ class SqsServer:
             self.queues.clear()
             self.calls.clear()
             del self.refusals[:], self.not_taken[:], self.lost[:]
-            self.slow = lambda _: 0.0
+            self.slow = _at_once
+            self.deliveries.clear()
 
     def now(self) -> float:
         return time.time() + self.timing.skew
@@ -150,11 +167,25 @@ class SqsServer:
         for n, (of, refusal) in enumerate(self.refusals):
             if of == action:
                 del self.refusals[n]
+                self._note_refused(action, asked)
                 raise refusal
         with self._changed:
             answer: dict[str, Any] = getattr(self, f"_{action}")(asked)
             self._changed.notify_all()
         return answer
+
+    def _note_refused(self, action: str, asked: dict[str, Any]) -> None:
+        """Note which deliveries a refused deletion was about."""
+        if action == "DeleteMessage":
+            self._note_untaken(asked)
+        elif action == "DeleteMessageBatch":
+            for entry in asked["Entries"]:
+                self._note_untaken(entry)
+
+    def _note_untaken(self, entry: dict[str, Any]) -> None:
+        delivery = self.deliveries.get(entry["ReceiptHandle"])
+        if delivery is not None:
+            delivery.refused.append(time.monotonic())
 
     def _queue(self, asked: dict[str, Any]) -> StoredQueue:
         name = asked["QueueUrl"].rpartition("/")[2] if "QueueUrl" in asked else asked["QueueName"]
@@ -264,6 +295,8 @@ class SqsServer:
         message.receives += 1
         message.receipt = f"r-{next(self._receipts)}"
         message.delayed = False
+        began = time.monotonic()
+        self.deliveries[message.receipt] = Delivery(message, began, began + lease)
         return {
             "MessageId": message.id,
             "ReceiptHandle": message.receipt,
@@ -289,6 +322,7 @@ class SqsServer:
             text = f"Total VisibilityTimeout is beyond the limit [{_LONGEST_LEASE} seconds]"
             raise Refusal("InvalidParameterValue", text)
         message.due = self.now() + seconds
+        self.deliveries[message.receipt].ends = time.monotonic() + seconds
         return {}
 
     def _DeleteMessage(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 (as above)
@@ -298,6 +332,7 @@ class SqsServer:
             if queue.fifo and message.due <= self.now():
                 raise _invalid(asked["ReceiptHandle"], "The receipt handle has expired.")
             queue.messages.remove(message)  # also when it is visible again
+            self.deliveries[message.receipt].deleted = time.monotonic()
         return {}
 
     def _DeleteMessageBatch(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 (as above)
@@ -305,10 +340,15 @@ class SqsServer:
         failed = []
         for n, entry in enumerate(asked["Entries"]):
             if n in not_taken:
+                self._note_untaken(entry)
                 failed.append({"Id": entry["Id"], "SenderFault": False, "Code": "InternalError"})
             else:
                 self._DeleteMessage({**entry, "QueueUrl": asked["QueueUrl"]})
         return {"Failed": failed}
+
+
+def _at_once(_action: str, _answer: dict[str, Any]) -> float:
+    return 0.0
 
 
 def _check(queue: StoredQueue, entry: dict[str, Any]) -> None:
@@ -386,7 +426,7 @@ class _Handler(BaseHTTPRequestHandler):
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
             return
-        if (seconds := sqs.slow(action)) > 0:
+        if (seconds := sqs.slow(action, sent)) > 0:
             time.sleep(seconds)
         body = json.dumps(sent).encode()
         self.send_response(status)

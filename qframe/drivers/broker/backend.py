@@ -105,7 +105,11 @@ class BrokerBackend(Backend):
         """
 
     def acknowledge_all(self, jobs: Sequence[BrokerJob]) -> list[bool]:
-        """Do `acknowledge` for several at once, if the broker can."""
+        """Do `acknowledge` for several at once, if the broker can.
+
+        If some of them fail, the others are done all the same: mark these as `is_deleted`, and
+        raise.
+        """
         return [self.acknowledge(each) for each in jobs]
 
     def delay_limit(self, queue: str) -> float:
@@ -305,7 +309,10 @@ class BrokerBackend(Backend):
             for job in held:
                 job.is_ending = False
             raise
-        done = [is_mine and next(answers) for is_mine in mine]
+        done = [
+            job.is_deleted or (is_mine and next(answers))
+            for job, is_mine in zip(jobs, mine, strict=True)
+        ]
         ended = [job for job, is_done in zip(jobs, done, strict=True) if is_done]
         for job in held:
             job.end()
@@ -318,7 +325,7 @@ class BrokerBackend(Backend):
     def _may_end(self, job: BrokerJob) -> bool:
         """Whether the lease of a job is valid, and nobody else is about to end it."""
         with self._ending:
-            if job.is_ending or self.clock() >= job.until:
+            if job.is_deleted or job.is_ending or self.clock() >= job.until:
                 return False
             job.is_ending = True
             return True

@@ -105,6 +105,7 @@ class BrokerJob(Reservation):
         "delivery",
         "due",
         "ends_at",
+        "is_deleted",
         "is_ending",
         "is_unsure",
         "known",
@@ -141,6 +142,8 @@ class BrokerJob(Reservation):
         """When it may start, by `Backend.clock`, if others delayed it; 0 for at once."""
         self.is_ending = False
         """Whether a thread is about to acknowledge it."""
+        self.is_deleted = False
+        """Whether the broker has removed it, in a request of which another part failed."""
         self.known: AttemptEntry | None = None
         """Its entry in the log of attempts, as it was last seen."""
         self.is_unsure = False

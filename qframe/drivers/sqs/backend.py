@@ -221,12 +221,25 @@ class SqsBackend(BrokerBackend):
 
     def acknowledge_all(self, jobs: Sequence[BrokerJob]) -> list[bool]:
         done: dict[int, bool] = {}
+        errors: list[BackendUnavailable] = []
+        ends = time.monotonic() + limited(self.settings.timeout)
         for queue, some in groupby(sorted(jobs, key=attrgetter("queue")), attrgetter("queue")):
             here = list(some)
             for start in range(0, len(here), wire.TOGETHER):
                 batch = here[start : start + wire.TOGETHER]
-                done.update(zip(map(id, batch), self._delete(queue, batch), strict=True))
-        self._forget_payloads([each for each in jobs if done[id(each)]])
+                if errors and time.monotonic() > ends:  # SQS does not answer
+                    break
+                try:
+                    done.update(zip(map(id, batch), self._delete(queue, batch), strict=True))
+                except BackendUnavailable as error:  # the leases of the others end, too
+                    errors.append(error)
+        deleted = [each for each in jobs if done.get(id(each))]
+        self._forget_payloads(deleted)
+        if errors:
+            for job in deleted:
+                job.is_deleted = True
+            errors[0].in_doubt = any(each.in_doubt for each in errors)
+            raise errors[0]
         return [done[id(each)] for each in jobs]
 
     def _forget_payloads(self, jobs: Sequence[BrokerJob]) -> None:

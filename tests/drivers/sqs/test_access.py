@@ -145,7 +145,7 @@ def test_a_slow_answer_is_waited_for_no_longer_than_said(
 ) -> None:
     backend = connect(timeout=0.2)
     push(backend, b"1")
-    server.slow = lambda action: 3.0 if action == "SendMessageBatch" else 0.0
+    server.slow = lambda action, _: 3.0 if action == "SendMessageBatch" else 0.0
     with pytest.raises(BackendUnavailable, match="timeout"):
         push(backend, b"2")
 

@@ -12,13 +12,23 @@ from typing import Any
 
 import pytest
 
-from qframe.contracts.step import Delete, Outcome, Push, Release, Renew, Start, Step
+from qframe.contracts.step import (
+    APPLIED,
+    LOST,
+    Delete,
+    Outcome,
+    Push,
+    Release,
+    Renew,
+    Start,
+    Step,
+)
 from qframe.drivers.sqs.backend import SqsBackend
 from qframe.exceptions import BackendUnavailable, InvalidQueueName, PayloadTooLarge
 from tests.drivers.broker.acts import LEASE, begin, do, push, taken
 from tests.drivers.sqs.conftest import Connect
 from tests.support.process import wait_for
-from tests.support.sqs_server import SqsServer
+from tests.support.sqs_server import Refusal, SqsServer
 
 HOURS = 3600.0
 
@@ -82,6 +92,22 @@ def test_many_are_pushed_received_and_deleted_ten_at_a_time(
     assert server.calls["DeleteMessageBatch"] == 3
     assert server.calls["DeleteMessage"] == server.calls["ChangeMessageVisibility"] == 0
     assert server.queues["default"].messages == []
+
+
+def test_a_batch_that_is_not_deleted_holds_up_no_other(
+    server: SqsServer, backend: SqsBackend
+) -> None:
+    push(backend, *(b"%d" % number for number in range(25)))
+    jobs, _ = backend.reserve(["default"], 25)
+    backend.apply(*(Step(job, Start(LEASE)) for job in jobs))
+    server.refusals = [("DeleteMessageBatch", Refusal("InternalError", status=500))] * 2
+    deletes = [Step(job, Delete()) for job in jobs]
+    with pytest.raises(BackendUnavailable):
+        backend.apply(*deletes)
+    assert len(server.queues["default"].messages) == 10
+    server.timing.skew += LEASE
+    results = backend.apply(*deletes)  # what was deleted is, although its lease has ended
+    assert results == [LOST] * 10 + [APPLIED] * 15
 
 
 def test_a_batch_has_no_more_bytes_than_sqs_takes(server: SqsServer, backend: SqsBackend) -> None:
