@@ -20,8 +20,9 @@ from qframe.drivers.broker.message import BrokerJob, BrokerMessage
 from qframe.drivers.broker.start_log import StartLog
 from qframe.drivers.guard import guarded
 from qframe.drivers.rabbitmq import celery, checks
-from qframe.drivers.rabbitmq.consumer import Consumer, Consumers, Proof
+from qframe.drivers.rabbitmq.consumer import Consumer, Consumers
 from qframe.drivers.rabbitmq.delivery import Delivery
+from qframe.drivers.rabbitmq.proof import Proof
 from qframe.drivers.rabbitmq.publisher import Publishers
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.exceptions import BackendUnavailable, InvalidQueueName
