@@ -26,14 +26,17 @@ from qframe.exceptions import BackendUnavailable
 _BRIEF = 1.0
 """Seconds after which a job is too long for messages to be delivered beside it unasked."""
 _SOON = 0.01
-"""Seconds in which more messages come of a flow when all have been acknowledged."""
+"""Seconds without a message of a flow after which the server is asked whether there are more."""
+_PATIENCE = 1.0
+"""Seconds after which a flow ends that brings nothing, though its queue has messages."""
 
 
 class Consumer(ReceivingConnection):
     """One connection with one channel. One thread receives; others may settle and renew.
 
     While a worker fills many slots with brief jobs of one queue, messages flow: as many are
-    unacknowledged as there are slots. Else it asks for each message, or for some at once.
+    unacknowledged as there are slots, and no more. Else it asks for each message, or for some at
+    once.
     """
 
     def __init__(self, settings: RabbitmqSettings) -> None:
@@ -60,8 +63,6 @@ class Consumer(ReceivingConnection):
 
         A quorum queue writes to its disk for each `get`, but once for all that it delivers to a
         consumer together. `flows` lets that consumer stay. One that ends may have delivered more.
-        A flow that begins while jobs run counts these in its window, though they are of another
-        consumer: until they end, it may bring as many more as they are.
         """
         with self.lock:
             self._open()
@@ -80,12 +81,10 @@ class Consumer(ReceivingConnection):
             window = limit - len(found)
             begins = flows and name in self._long and self._are_brief()
             if begins:
-                window += len(self.held)
-            tags = self._consume([name], window)
-            if begins:
-                self._flow = MessageFlow(name, tags[0], window)
+                self._flow = MessageFlow(name, window + len(self.held), self.held)
+                self._widen(self._flow, window)
                 return self._flowing(name, limit)
-            found += self._cancel(tags, window)
+            found += self._cancel(self._consume([name], window), window)
         (self._long.add if len(found) > 1 else self._long.discard)(name)
         return found
 
@@ -94,15 +93,17 @@ class Consumer(ReceivingConnection):
     def _flowing(self, name: str, limit: int) -> list[Delivery]:
         """Return what has come of a flow.
 
-        While jobs are held, more may be on the way. With none, nothing is proof that the queue has
-        nothing ready: then the flow ends, so that a `get` can tell.
+        While jobs are held, more may be on the way. With none, the flow ends when the server has
+        nothing more. What was on its way then would come again behind all others.
         """
         self.read_pending()
+        flow = self._flow
+        if flow is not None and flow.others and (freed := flow.freed(self.held)):
+            self._widen(flow, freed)
         if not self._arrived and self._channel is not None:
             self._catch_up()
-        if not (self._arrived or self.held or self._channel is None):
-            self._has_input(_SOON)
-            self.read_pending()
+        if not (self._arrived or self.held):
+            self._await_more(name)
         if self._flow is None:
             raise BackendUnavailable(f"{self.where}: the connection was lost")
         fits = self._flow.fits(limit + len(self.held))
@@ -114,6 +115,18 @@ class Consumer(ReceivingConnection):
             return found
         found, self._arrived = self._arrived[:limit], self._arrived[limit:]
         return found
+
+    def _await_more(self, name: str) -> None:
+        """Wait until a message has come, or the queue has none."""
+        ends = time.monotonic() + _PATIENCE
+        while not (self._arrived or self._channel is None) and time.monotonic() < ends:
+            if not (self._has_input(_SOON) or self._has_ready(name)):
+                return
+            self.read_pending()
+
+    def _widen(self, flow: MessageFlow, window: int) -> None:
+        """Let a flow have so many more messages."""
+        flow.add(self._consume([flow.name], window), window)
 
     @property
     def flows(self) -> bool:
@@ -144,7 +157,7 @@ class Consumer(ReceivingConnection):
             if flow is None:
                 return []
             self._long.discard(flow.name)
-            return self._cancel([flow.tag], flow.window)
+            return self._cancel(flow.tags, flow.window)
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -174,9 +187,11 @@ class Consumer(ReceivingConnection):
         if not flows:
             return self._cancel(tags, len(tags))
         with self.lock:
-            if not self._arrived:  # an idle worker gets one at a time
-                return self.end_flow()
-            return [self._arrived.pop(0)]
+            if self._arrived:
+                return [self._arrived.pop(0)]
+            if self.held:  # more may be on the way, or a further consumer is to begin
+                return []
+            return self.end_flow()  # an idle worker gets one at a time
 
     # -- settling ---------------------------------------------------------------------------------
 

@@ -97,6 +97,15 @@ class ReceivingConnection(ProvingConnection):
         except FAULTS as error:
             raise self.lost(error) from error
 
+    def _has_ready(self, name: str) -> bool:
+        """Whether a queue has messages that no consumer has; reads those that ours have."""
+        try:
+            found = self._channel.queue_declare(name, passive=True)
+            self._await_answer(self._ask())
+        except FAULTS as error:
+            raise self.lost(error) from error
+        return int(found.message_count) > 0
+
     def _late(self, names: Collection[str]) -> list[Delivery]:
         """Take the messages of queues that have come behind the end of their consumer."""
         if not self._arrived:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from qframe.contracts.step import APPLIED, LOST, Outcome, Release, Result, Start, Step
 from qframe.drivers.broker.message import BrokerJob
 from qframe.drivers.rabbitmq import consumer
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
+from qframe.drivers.rabbitmq.delivery import Delivery
 from tests.drivers.broker.acts import LEASE, again, begin, do, push, taken
 from tests.drivers.rabbitmq.conftest import Connect
 from tests.support.process import wait_for
@@ -33,24 +36,100 @@ def flowing(backend: RabbitmqBackend) -> list[BrokerJob]:
     return jobs
 
 
+def at_once(backend: RabbitmqBackend) -> int:
+    """Count the messages that the server has delivered, and that are not acknowledged."""
+    mine = backend._consumers.mine
+    mine._catch_up()
+    return len(mine.held) + len(mine._arrived)
+
+
+def beginning(backend: RabbitmqBackend, ended: int) -> list[BrokerJob]:
+    """Let messages flow when so many of ten jobs have ended. Returns those that run."""
+    push(backend, *(b"%d" % number for number in range(100)))
+    jobs = some(backend, 10)
+    return jobs[ended:] + some(backend, ended, *jobs[:ended])
+
+
 def test_all_arrive_once_in_their_order_and_no_more_at_once_than_there_are_slots(
     backend: RabbitmqBackend,
 ) -> None:
     jobs = flowing(backend)
     mine = backend._consumers.mine
-    consumers = {*mine._queue_of}
     seen = [job.raw_body for job in jobs]
     while jobs:
         ended, jobs = jobs[:4], jobs[4:]  # some run on
         more = some(backend, 10 - len(jobs), *ended)
-        at_once = 10 if {*mine._queue_of} == consumers else 20  # a slow machine begins another
-        assert len(mine.held) + len(mine._arrived) <= at_once
+        assert at_once(backend) <= 10
         jobs += more
         seen += [job.raw_body for job in more]
     assert seen == [b"%d" % number for number in range(100 - len(seen), 100)]
     assert some(backend, 10) == []
     assert mine._flow is None
     assert backend.sizes("default").ready == 0
+
+
+@pytest.mark.parametrize("ended", [2, 5, 9])
+def test_a_flow_that_begins_while_jobs_run_gets_their_slots_as_they_end(
+    backend: RabbitmqBackend, ended: int
+) -> None:
+    jobs = beginning(backend, ended)
+    assert at_once(backend) <= 10
+    mine = backend._consumers.mine
+    flow = mine._flow
+    assert flow is not None
+    assert flow.window == ended
+    seen = [b"%d" % number for number in range(ended)] + [job.raw_body for job in jobs]
+    while jobs:
+        more = some(backend, 11 - len(jobs), jobs[0])
+        assert at_once(backend) <= 10
+        jobs = jobs[1:] + more
+        seen += [job.raw_body for job in more]
+    assert flow.window == 10
+    assert len(flow.tags) > 1
+    assert sorted(seen, key=int) == [b"%d" % number for number in range(100)]
+    assert seen == sorted(seen, key=int)
+    assert mine._flow is None
+
+
+def test_a_flow_whose_first_jobs_run_on_is_no_idle_one(backend: RabbitmqBackend) -> None:
+    jobs = beginning(backend, 2)
+    wake, waker = os.pipe()
+    os.write(waker, b"x")
+    try:
+        for job in jobs[:3]:  # of those that ran before, whose slots are free now
+            assert do(backend, job) is Outcome.APPLIED
+        while some(backend, 2):
+            pass
+        backend.wait(["default"], 5, wake)
+    finally:
+        os.close(wake)
+        os.close(waker)
+    assert backend._consumers.mine._flow is not None
+
+
+def test_a_flow_whose_messages_are_long_on_their_way_does_not_end(
+    backend: RabbitmqBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those on their way to a consumer that is cancelled would come behind all others."""
+    jobs = flowing(backend)
+    mine = backend._consumers.mine
+    flow, has_input = mine._flow, mine._has_input
+    on_their_way, waits = list[tuple[str, Delivery]](), list[float]()
+
+    def has_input_later(seconds: float) -> bool:
+        if seconds:
+            waits.append(seconds)
+            if len(waits) == 3:
+                monkeypatch.undo()
+                for each in on_their_way:
+                    mine.arrive(*each)
+        return has_input(seconds)
+
+    monkeypatch.setattr(mine, "arrive", lambda *each: on_their_way.append(each))
+    monkeypatch.setattr(mine, "_has_input", has_input_later)
+    assert some(backend, 10, *jobs)
+    assert len(waits) == 3
+    assert mine._flow is flow
 
 
 def test_what_flows_is_given_back_uncounted_by_a_worker_that_pauses(
