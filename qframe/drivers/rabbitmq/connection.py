@@ -64,13 +64,17 @@ class RabbitmqConnection:
         if self._pid != process.pid():  # the parent still uses the parent's socket
             self.abandon()
             self._pid = process.pid()
-        if self._amqp is not None and time.monotonic() - self._spoke > _STALE:
-            with suppress(BackendUnavailable):
-                self.read_pending()
+        self._look_after(_STALE)
         if self._amqp is None:
             with forks.undisturbed(asks=True):
                 self._connect()
         return self._channel
+
+    def _look_after(self, silence: float) -> None:
+        """Look whether the server has closed the connection, if nothing came for such a time."""
+        if self._amqp is not None and time.monotonic() - self._spoke > silence:
+            with suppress(BackendUnavailable):
+                self.read_pending()
 
     def _connect(self) -> None:
         *others, last = self.settings.addresses()

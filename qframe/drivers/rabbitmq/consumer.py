@@ -27,6 +27,11 @@ _BRIEF = 1.0
 """Seconds after which a job is too long for messages to be delivered beside it unasked."""
 _SOON = 0.01
 """Seconds without a message of a flow after which the server is asked whether there are more."""
+_STILL = 1.0
+"""Seconds of silence in which a process may have stood still, and lost its jobs.
+
+What it sent to a closed channel could not be told from what the server got just before.
+"""
 _PATIENCE = 1.0
 """Seconds after which a flow ends that brings nothing, though its queue has messages."""
 
@@ -213,6 +218,8 @@ class Consumer(ReceivingConnection):
         While messages flow, a request follows at once, whose answer the worker need not await.
         """
         with self.lock:
+            if not self._is_waiting:  # whoever waits learns it from the socket
+                self._look_after(_STILL)
             done = [self.held.get(each.delivery[1]) is each for each in jobs]
             ours = [each for each, is_ours in zip(jobs, done, strict=True) if is_ours]
             if not ours:

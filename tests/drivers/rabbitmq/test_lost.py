@@ -12,7 +12,9 @@ import pytest
 from qframe.contracts.step import Outcome, Renew, Start
 from qframe.drivers.database.backend import DatabaseBackend
 from qframe.drivers.database.settings import DatabaseSettings
+from qframe.drivers.rabbitmq import consumer
 from qframe.drivers.rabbitmq.backend import RabbitmqBackend
+from qframe.drivers.sockets import readable
 from qframe.exceptions import BackendUnavailable
 from tests.drivers.broker.acts import LEASE, again, begin, do, push, taken
 from tests.drivers.rabbitmq.conftest import Connect
@@ -60,6 +62,18 @@ def test_a_deletion_on_a_closed_channel_is_not_said_to_be_done(
         do(backend, job)
     assert do(backend, job) is Outcome.LOST
     assert again(connect()).raw_body == b"1"
+
+
+def test_a_process_that_stood_still_notices_the_loss_before_it_deletes(
+    backend: RabbitmqBackend,
+) -> None:
+    push(backend, b"1")
+    job = begin(backend)
+    mine = job.delivery[0]
+    mine._channel.basic_ack(4711)
+    assert readable([mine.fileno()], 30)
+    mine._spoke -= 2 * consumer._STILL
+    assert do(backend, job) is Outcome.LOST
 
 
 @pytest.mark.parametrize("is_seen", [False, True])
