@@ -25,6 +25,8 @@ _REFUSALS = (
     Refusal("ThrottlingException", "too fast", old="Throttling", status=400),
     Refusal("ServiceUnavailable", "not now", old="ServiceUnavailable", status=503),
 )
+_TRIES = 4
+"""How often a worker tries to delete a job within its lease, at least."""
 _LONGEST_PAUSE = 2.3
 """Seconds between a worker's tries to delete a job, at most: its longest pause, and the calls."""
 
@@ -36,6 +38,9 @@ def refused(site: Site) -> None:
     Only a job whose deletion was refused until its lease ended may be done twice.
     """
     wanted, chance, server = site.count(200, 30), site.chance, site.sqs
+    site.lease = _TRIES * _LONGEST_PAUSE
+    site.limit = site.lease + site.patience(3)
+    site.configure()
     site.begin(2)
     site.begin(1, "--concurrency", 10)
     with Producer(site, 0.02, seconds=(0.0, 0.05)) as producer:

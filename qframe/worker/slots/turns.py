@@ -52,18 +52,22 @@ class Turns:
         """Returns what has passed since the last look; `looked` follows."""
         if self._looked is None or not self.is_late(now):
             return Passed()
-        used = {ident: self._seconds(ident) for ident in self._clocks}
+        used = self._all_seconds()
         ran = frozenset(ident for ident, seconds in used.items() if self._has_run(ident, seconds))
         return Passed(now - self._looked, is_late=True, ran=ran)
 
     def looked(self, now: float) -> None:
         """Notes that the overseer has looked, and given back the taken time."""
-        self._used = {ident: self._seconds(ident) for ident in self._clocks}
+        self._used = self._all_seconds()
         self._looked = now
 
     def _has_run(self, ident: int, seconds: float) -> bool:
         # Before the overseer should have looked, it can have used no more than that.
         return seconds - self._used.get(ident, 0.0) > LOOK
+
+    def _all_seconds(self) -> dict[int, float]:
+        idents = [*self._clocks]  # a copy: a thread may begin meanwhile
+        return {ident: self._seconds(ident) for ident in idents}
 
     def _seconds(self, ident: int) -> float:
         """Returns the processor time of a thread, also of an ended one."""
