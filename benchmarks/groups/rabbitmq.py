@@ -64,7 +64,7 @@ _AT_ONCE = 50
 _ROUNDS = 3
 _PRODUCERS = 3
 """How many processes dispatch what is drained beside what was dispatched one by one."""
-_KEPT = 0.95
+_KEPT = 0.8
 """The part of the jobs that are waited for: those as they come lose some that are not confirmed."""
 _BEGUN = 5
 """The part of the jobs that run before anything counts: by then a worker has its pace."""
