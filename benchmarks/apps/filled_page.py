@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 
 from qframe import manager
 from qframe.connection import Connection
-from qframe.console.web import favour_pages
+from qframe.console.threads import favour_those_that_wait
 from qframe.contracts import FailedJob, History
 from qframe.contracts.step import Operation, Push, Record, Set, Step
 from qframe.metrics.kept import PREFIX, Metrics
@@ -80,7 +80,7 @@ def main() -> None:
     times: dict[str, list[float]] = {}
     calls: dict[str, int] = {}
     known = _uuid(waiting * 5 // 8, waiting)
-    favour_pages()
+    favour_those_that_wait()
     client.get("/healthz")  # the first request of all makes the test client's own loop
     for name, page in PAGES.items():
         path = page.replace("{waiting}", known)

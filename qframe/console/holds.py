@@ -20,7 +20,6 @@ from qframe.operations.actions.background import log_action
 from qframe.payload.text import one_line, queue_name
 from qframe.worker.options import NO_ANSWER
 
-"""The exit code if a connection does not answer, which is said on stderr."""
 _COLUMNS = ("id", "connection", "filter", "queues", "until", "who", "why", "aside")
 
 

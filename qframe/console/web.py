@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ from qframe.console.numbers import whole
 from qframe.console.options import Config
 from qframe.console.place import print_configuration
 from qframe.console.text import say
+from qframe.console.threads import favour_those_that_wait
 from qframe.exceptions import ConfigurationError, UnknownJob
 from qframe.manager import QueueManager
 from qframe.worker import handlers
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 _PATIENCE = 2
 """Seconds open pages have to end."""
-_SWITCH = 0.0005
-"""Seconds that a page waits for a thread that reads in the background to let it go on.
-
-It waits after each answer of a backend: with Python's 0.005, a tenth of a second in all.
-"""
 
 
 def web(
@@ -146,15 +141,8 @@ def _serve(
         # uvicorn raises the signal again after its clean end, which is no error.
         for number in (signal.SIGTERM, signal.SIGINT):
             handlers.take(number, lambda *_: sys.exit(0))
-        favour_pages()
+        favour_those_that_wait()
         uvicorn.Server(settings).run(sockets=[listening])
-
-
-def favour_pages() -> None:
-    """Lets requests wait less for threads that read in the background, and for the collector."""
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(_SWITCH)
 
 
 def _bound(host: str, port: int) -> socket.socket:

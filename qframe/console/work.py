@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -26,6 +25,7 @@ from qframe.console.output import Output, short
 from qframe.console.place import JobsPlace
 from qframe.console.stream import log_to_stderr
 from qframe.console.text import print_error
+from qframe.console.threads import favour_those_that_wait
 from qframe.exceptions import ConfigurationError
 from qframe.jobs import project
 from qframe.jobs.current import JobLogFilter
@@ -37,9 +37,6 @@ from qframe.worker.pool.child import PoolMember
 from qframe.worker.queues import bounded
 
 _COMMAND = "work"
-_SWITCH = 0.0005
-"""Seconds a thread waits for the running one: few, for a job that came, and for the threads that
-keep leases or write the worker's entry."""
 # Windows, where the commands that need no worker run, has not all of them.
 _TOLD = tuple(
     getattr(signal, name)
@@ -207,9 +204,7 @@ def _run(worker: Worker, output: Output, where: JobsPlace | None) -> int:
         for number in _TOLD:
             handlers.give_back(number)
         raise
-    gc.collect()
-    gc.freeze()  # later collections need not look at what is there now
-    sys.setswitchinterval(_SWITCH)
+    favour_those_that_wait()
     code = worker.run()
     for number in _TOLD:
         signal.signal(number, signal.SIG_IGN)

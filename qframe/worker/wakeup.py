@@ -12,10 +12,9 @@ from typing import Self
 
 from qframe.drivers.sockets import readable
 from qframe.worker import handlers
-from qframe.worker.options import StopReason
+from qframe.worker.options import NO_ANSWER
 
 _STDERR = 2
-_LOST = StopReason.LOST_BACKEND.exit_code
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """The signals that stop a worker, or a pool of them."""
 
@@ -66,7 +65,7 @@ class WakeUp:
             )
             with contextlib.suppress(OSError):
                 os.write(_STDERR, words.encode(errors="replace"))
-            os._exit(_LOST)
+            os._exit(NO_ANSWER)
 
     def handle(self, numbers: Iterable[int], handler: handlers.Handler) -> None:
         """Handles signals, and wakes up at each. Raises `ValueError` off the main thread."""
