@@ -121,15 +121,12 @@ def _strings(path: Path) -> set[str]:
 
 
 def _commands(app: Path | None) -> list[str]:
-    """Give the modules of the console that have commands: the app imports them whole."""
-    nodes = ast.walk(tree(app)) if app is not None else ()
+    """Give the modules of the console that have commands: the app's table names them."""
     package = _APP.rpartition(".")[0]
-    return [
-        f"{package}.{each.name}"
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.module == package
-        for each in node.names
-    ]
+    if app is None:
+        return []
+    named = _strings(app)
+    return [f"{package}.{each.stem}" for each in app.parent.glob("*.py") if each.stem in named]
 
 
 def _words(path: Path) -> set[str]:

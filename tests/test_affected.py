@@ -19,7 +19,7 @@ FILES = {
     "qframe/web/__init__.py": "",
     "qframe/web/pages.py": "def later():\n    from qframe.payload import packed\n",
     "qframe/web/page.html": "",
-    "qframe/console/app.py": "from qframe.console import failed, work\n",
+    "qframe/console/app.py": 'COMMANDS = {"failed": ("retry_all",), "work": ("work",)}\n',
     "qframe/console/failed.py": "def retry_all(): ...\n",
     "qframe/console/work.py": 'DRIVER = "qframe.driver"\n',
     "tests/conftest.py": "from tests.support import server\nimport qframe.payload\n",

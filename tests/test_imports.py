@@ -12,6 +12,7 @@ import pytest
 
 import qframe
 from qframe import exceptions
+from qframe.console.app import COMMANDS
 
 CLIENTS = ["redis", "greenstalk", "sqlalchemy", "sqlite3", "psycopg", "pymysql"]
 REPORT = "import sys; print([n for n in {names!r} if n in sys.modules], file=sys.stderr)"
@@ -50,6 +51,23 @@ def test_importing_qframe_loads_no_client_no_worker_and_no_command_line(tmp_path
 @pytest.mark.parametrize("arguments", [["--help"], ["work", "--help"], ["failed", "--help"]])
 def test_help_loads_no_client(tmp_path: Path, arguments: list[str]) -> None:
     assert loaded(HELP.format(arguments=arguments), CLIENTS, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "used"),
+    [
+        ("work", ["health", "work"]),  # `work --health-file` is an option of both
+        ("size", ["queues"]),
+        ("import", ["importing"]),
+        ("schedule list", ["schedule"]),
+    ],
+)
+def test_a_command_loads_the_module_of_no_other(
+    tmp_path: Path, command: str, used: list[str]
+) -> None:
+    program = HELP.format(arguments=[*command.split(), "--help"])
+    modules = {f"qframe.console.{each}" for group in COMMANDS.values() for each in group}
+    assert loaded(program, sorted(modules), tmp_path) == [f"qframe.console.{each}" for each in used]
 
 
 def test_declaring_jobs_and_running_them_here_loads_no_client(tmp_path: Path) -> None:

@@ -7,47 +7,15 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from importlib import metadata
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module, metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from qframe import config
-from qframe.console import (
-    batches,
-    classes,
-    deploys,
-    doctor,
-    failed,
-    flows,
-    forecast,
-    health,
-    holds,
-    importing,
-    jobs,
-    migrate,
-    monitor,
-    moving,
-    queues,
-    relay,
-    restart,
-    retries,
-    scale,
-    schedule,
-    setup,
-    status,
-    supervise,
-    top,
-    undo,
-    usage,
-    web,
-    why,
-    work,
-    workers,
-)
 from qframe.console.place import print_hint
 from qframe.console.stream import fill_standard_descriptors, leave_streams
 from qframe.console.text import print_error
@@ -69,52 +37,60 @@ _COMPLETION = "_QFRAME_COMPLETE"
 """Set by a shell that asks for completions, which typer then prints."""
 _SUMMARY = 200
 _LONGEST_NAME = 15
-_COMMANDS: dict[str, dict[ModuleType, tuple[str, ...]]] = {
+COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "Work": {
-        work: ("work",),
-        supervise: ("supervise",),
-        workers: ("workers",),
-        scale: ("scale",),
-        restart: ("restart",),
-        relay: ("relay",),
-        health: ("health",),
+        "work": ("work",),
+        "supervise": ("supervise",),
+        "workers": ("workers",),
+        "scale": ("scale",),
+        "restart": ("restart",),
+        "relay": ("relay",),
+        "health": ("health",),
     },
     "Queues": {
-        queues: ("pause", "resume", "size", "clear", "kick"),
-        holds: ("hold", "unhold", "holds"),
-        undo: ("undo",),
+        "queues": ("pause", "resume", "size", "clear", "kick"),
+        "holds": ("hold", "unhold", "holds"),
+        "undo": ("undo",),
     },
     "Jobs": {
-        classes: ("jobs",),
-        jobs: ("dispatch",),
-        status: ("status", "cancel", "event"),
-        why: ("why",),
+        "classes": ("jobs",),
+        "jobs": ("dispatch",),
+        "status": ("status", "cancel", "event"),
+        "why": ("why",),
     },
     "Failed": {
-        failed: ("failed", "retry", "forget", "silence", "flush", "prune"),
-        retries: ("retries",),
+        "failed": ("failed", "retry", "forget", "silence", "flush", "prune"),
+        "retries": ("retries",),
     },
     "Batches and flows": {
-        batches: ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
-        flows: ("flow", "flows"),
+        "batches": ("batch", "batches", "cancel_batch", "retry_batch", "prune_batches"),
+        "flows": ("flow", "flows"),
     },
-    "Schedules": {schedule: ("schedule",)},
+    "Schedules": {"schedule": ("schedule",)},
     "Monitoring": {
-        top: ("top",),
-        usage: ("usage",),
-        web: ("web", "metrics"),
-        monitor: ("monitor",),
-        forecast: ("forecast",),
-        doctor: ("doctor",),
-        workers: ("counters",),
-        deploys: ("deploy_mark",),
+        "top": ("top",),
+        "usage": ("usage",),
+        "web": ("web", "metrics"),
+        "monitor": ("monitor",),
+        "forecast": ("forecast",),
+        "doctor": ("doctor",),
+        "workers": ("counters",),
+        "deploys": ("deploy_mark",),
     },
     "Setup": {
-        setup: ("init", "check", "key"),
-        migrate: ("migrate",),
-        importing: ("import_",),
-        moving: ("move",),
+        "setup": ("init", "check", "key"),
+        "migrate": ("migrate",),
+        "importing": ("import_",),
+        "moving": ("move",),
     },
+}
+"""The commands by subject and module of the console; each has the name of its function."""
+_PLACES = {
+    # `import_`, as Python's word is taken
+    command.strip("_").replace("_", "-"): (subject, module, command)
+    for subject, group in COMMANDS.items()
+    for module, commands in group.items()
+    for command in commands
 }
 
 
@@ -125,43 +101,85 @@ def _shown(command: Callable[..., object]) -> str:
 
 
 class GroupedCommands(TyperGroup):
-    """Lists commands by their panels, each with its whole summary."""
+    """Lists commands by their subjects, each with its whole summary."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 (of click, or of typer's copy)
-        panels: dict[str, list[tuple[str, str]]] = {}
+        subjects: dict[str, list[tuple[str, str]]] = {}
         for name, each in self.commands.items():
-            panel = getattr(each, "rich_help_panel", None)
-            panel = panel if isinstance(panel, str) else "Commands"
-            panels.setdefault(panel, []).append((name, each.get_short_help_str(_SUMMARY)))
-        for panel in [each for each in _COMMANDS if each in panels] or panels:
-            with formatter.section(panel):
-                formatter.write_dl(panels[panel], col_max=_LONGEST_NAME)
+            row = name, each.get_short_help_str(_SUMMARY)
+            subjects.setdefault(self.subject_of(name), []).append(row)
+        for subject, rows in subjects.items():
+            with formatter.section(subject):
+                formatter.write_dl(rows, col_max=_LONGEST_NAME)
+
+    def subject_of(self, name: str) -> str:  # noqa: ARG002 (others have several)
+        return "Commands"
+
+
+class LazyCommands(Mapping[str, Any]):
+    """The commands of `qframe` by name. The module of one is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 (a command of click, or of typer's copy)
+        if name not in self._made:
+            _, module, command = _PLACES[name]
+            self._made[name] = _made(name, module, command)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in _PLACES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+class AllCommands(GroupedCommands):
+    """`qframe` itself. It imports all commands for its help, and else the one that is called."""
+
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 (of typer)
+        super().__init__(**attributes)
+        self.commands: Any = LazyCommands()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002 (as above)
+        if cmd_name not in self.commands:
+            return None
+        return self.commands[cmd_name]  # `get` would take an error of its module for one of ours
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 (as above)
+        return [*self.commands]
+
+    def subject_of(self, name: str) -> str:
+        return _PLACES[name][0]
+
+
+def _made(name: str, module: str, function: str) -> Any:  # noqa: ANN401 (as above)
+    """Imports the module of a command, and returns what typer makes of its function."""
+    found = import_module(f"qframe.console.{module}")
+    acts: dict[str, Callable[..., object]] = {}
+    about = None
+    if module == "schedule":
+        about, acts = "List, run, pause and add schedules.", found.COMMANDS
+    else:
+        acts[name] = getattr(found, function)
+    made = typer.Typer(help=about, cls=GroupedCommands, rich_markup_mode=None, add_completion=False)
+    for each, act in acts.items():
+        made.command(each, help=_shown(act))(act)
+    return get_command(made)
 
 
 app = typer.Typer(
     name="qframe",
-    cls=GroupedCommands,
+    cls=AllCommands,
     help="Laravel's queue for Python: dispatch jobs, run workers, watch queues.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-_schedule = typer.Typer(
-    help="List, run, pause and add schedules.",
-    cls=GroupedCommands,
-    rich_markup_mode=None,
-)
-for name, act in schedule.COMMANDS.items():
-    _schedule.command(name, help=_shown(act))(act)
-for subject, group in _COMMANDS.items():
-    for module, commands in group.items():
-        if module is schedule:
-            app.add_typer(_schedule, name="schedule", rich_help_panel=subject)
-            continue
-        for command in commands:
-            act = getattr(module, command)
-            name = command.strip("_").replace("_", "-")  # `import_`, as Python's word is taken
-            app.command(name, help=_shown(act), rich_help_panel=subject)(act)
 
 
 def _print_version(wanted: bool) -> None:
@@ -221,8 +239,11 @@ def main() -> None:
 def _called(words: Sequence[str]) -> int:
     if _COMPLETION in os.environ:
         return app(words, prog_name="qframe", standalone_mode=False) or 0
-    if not words and sys.stdout.isatty() and top.has_project():
-        return top.state()
+    if not words and sys.stdout.isatty():
+        from qframe.console import top  # noqa: PLC0415 (of no use to a command)
+
+        if top.has_project():
+            return top.state()
     _check_words(words)
     alone = words in ([], ["schedule"])
     return _helped(words) if alone else app(words, standalone_mode=False) or 0

@@ -9,8 +9,8 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_
 
 import annotated_types
 import pytest
-import typer
 from pydantic import BaseModel, Field
+from typer.main import get_command
 from typer.models import ArgumentInfo, OptionInfo
 
 from qframe import QueueManager
@@ -35,13 +35,11 @@ class Parameter(NamedTuple):
     parser: Any
 
 
-def _parameters(group: typer.Typer, words: tuple[str, ...] = ()) -> Iterator[Parameter]:
-    for sub in group.registered_groups:
-        assert sub.typer_instance is not None
-        yield from _parameters(sub.typer_instance, (*words, str(sub.name)))
-    for command in group.registered_commands:
-        assert command.callback is not None
-        name = command.name or command.callback.__name__.replace("_", "-")
+def _parameters(group: Any, words: tuple[str, ...] = ()) -> Iterator[Parameter]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _parameters(command, (*words, name))
+            continue
         for each in inspect.signature(command.callback, eval_str=True).parameters.values():
             kind, *more = get_args(each.annotation)
             (info,) = [m for m in more if isinstance(m, OptionInfo | ArgumentInfo)]
@@ -69,7 +67,7 @@ def _leaves(annotation: Any, bounds: tuple[Any, ...] = ()) -> Iterator[tuple[Any
         yield annotation, bounds
 
 
-PARAMETERS = list(_parameters(app))
+PARAMETERS = list(_parameters(get_command(app)))
 NUMBERS = [
     pytest.param(each, id=" ".join((*each.words, each.option)))
     for each in PARAMETERS

@@ -23,6 +23,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import setproctitle
 from typer import main
@@ -170,7 +171,8 @@ def serve() -> None:
     atexit.register(_keep, shared)  # before anything else registers: it runs last
     for module in _IMPORTED:
         importlib.import_module(module)
-    made = main.get_command(importlib.import_module("qframe.console.app").app)
+    made: Any = main.get_command(importlib.import_module("qframe.console.app").app)
+    dict(made.commands)  # imports and makes each
     main.get_command = lambda typer_instance: made  # making it takes longer than most commands
     gc.collect()
     gc.freeze()  # what is here already is not looked through in each of them
