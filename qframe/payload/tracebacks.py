@@ -10,6 +10,8 @@ from typing import NamedTuple
 from qframe.payload.text import one_line, printable
 
 _OURS = str(Path(__file__).parents[1])
+_BETWEEN_TASKS = str(Path(_OURS, "worker", "slots", "interrupts.py"))
+"""Where the steps of a task that a job has started are timed, below the job's own frames."""
 _PLUMBING = re.compile(r"/lib/python3[^/]*/(?:asyncio|concurrent|threading\.py|contextlib\.py)|^<")
 """Modules of the standard library that call jobs."""
 _LIBRARY = re.compile(r"/lib/python3[^/]*/(?!site-packages)|^<")
@@ -74,7 +76,8 @@ def _begun_outside(error: BaseException) -> traceback.TracebackException:
         first = next(
             (at for at, frame in enumerate(frames) if not calls_application(frame.filename)), 0
         )
-        del each.stack[:first]
+        own = frames[first:]
+        each.stack[:] = [frame for frame in own if frame.filename != _BETWEEN_TASKS] or own
         left += each.exceptions or ()
         left += [other for other in (each.__cause__, each.__context__) if other is not None]
     return made

@@ -72,7 +72,7 @@ class Attempt:
     outcome = JobOutcome.LOST
     ran: float | None = None
     processor: float | None = None
-    """Seconds of processor time; None if they are not known, as on an event loop with others."""
+    """Seconds of processor time; None if they are not known."""
     memory = 0.0
     """Resident megabytes to which it raised its process's peak; 0 if it did not."""
     is_handled = False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -39,11 +41,6 @@ class Computes(Queueable):
 class Sleeps(Queueable):
     def handle(self) -> None:
         time.sleep(0.03)
-
-
-class Awaits(Queueable):
-    async def handle(self) -> None:
-        await asyncio.sleep(0)
 
 
 class AddsUp(Queueable):
@@ -91,9 +88,124 @@ def test_in_threads_each_job_has_its_own(made: Any) -> None:
     assert found[f"{__name__}.Computes"] >= 0.02 > found[f"{__name__}.Sleeps"]
 
 
-def test_on_an_event_loop_that_others_share_it_is_not_known(made: Any) -> None:
-    (found,) = worked(made(), Awaits(), Awaits(), concurrency=2).usage(1)
-    assert (found.attempts, found.measured, found.processor_seconds) == (2, 0, None)
+class Waits(Queueable):
+    """Awaits beside the others, from before they begin until they have ended."""
+
+    async def handle(self) -> None:
+        waiting.append(asyncio.Event())
+        await waiting[0].wait()
+
+
+waiting: list[asyncio.Event] = []
+
+
+def compute(seconds: float = 0.05) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+class OnLoop(Queueable):
+    """Computes for 0.15 s in one of these ways, and then ends the wait."""
+
+    way: str
+
+    async def handle(self) -> None:
+        try:
+            await getattr(self, self.way)()
+        finally:
+            waiting.pop().set()
+
+    async def part(self) -> None:
+        await asyncio.sleep(0)
+        compute()
+
+    async def itself(self) -> None:
+        for _ in range(3):
+            await self.part()
+
+    async def tasks(self) -> None:
+        await asyncio.gather(asyncio.create_task(self.part()), self.part())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.part(), name="the third")
+
+    async def eager(self) -> None:
+        loop = asyncio.get_running_loop()
+        factory: Any = loop.get_task_factory()
+        await factory(loop, self.nested(), eager_start=True)
+
+    async def nested(self) -> None:
+        compute(0.1)
+        await self.part()
+
+    async def generator(self) -> None:
+        async def parts() -> AsyncIterator[None]:
+            try:
+                for _ in range(2):
+                    await self.part()
+                    yield
+            finally:
+                compute()
+
+        async for _ in parts():
+            pass
+
+    async def cancelled(self) -> None:
+        async def part() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                compute(0.025)
+                await asyncio.sleep(0)
+                compute()
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await part()
+        task = asyncio.create_task(part())
+        await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def error(self) -> None:
+        await self.itself()
+        raise ValueError("after it has computed")
+
+
+class InBoth(Queueable):
+    """Computes in its thread, and for twice as long on the loop."""
+
+    def handle(self) -> None:
+        compute()
+
+    async def set_up(self) -> None:
+        compute()
+        await asyncio.create_task(self.more())
+
+    async def more(self) -> None:
+        compute()
+
+
+WAYS = ["itself", "tasks", "generator", "cancelled", "error"]
+if sys.version_info >= (3, 12):
+    WAYS.append("eager")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_on_an_event_loop_each_job_has_the_time_of_its_own_steps(made: Any, way: str) -> None:
+    board = worked(made(), Waits(), OnLoop(way=way), concurrency=2)
+    found = {each.name: each for each in board.usage(1)}
+    computes, waits = found[f"{__name__}.OnLoop"], found[f"{__name__}.Waits"]
+    assert 0.15 <= (computes.processor_seconds or 0) < 0.25
+    assert (waits.processor_seconds or 1) < 0.05
+    assert waits.run_seconds >= 0.15, "it ran beside the other"
+    assert (computes.measured, waits.measured) == (1, 1)
+
+
+def test_a_job_in_a_thread_has_the_time_of_its_coroutines_too(made: Any) -> None:
+    (found,) = worked(made(), InBoth(), concurrency=2).usage(1)
+    assert 0.15 <= (found.processor_seconds or 0) < 0.25
 
 
 def test_the_jobs_of_a_chunk_share_its_time(made: Any) -> None:

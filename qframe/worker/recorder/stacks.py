@@ -50,7 +50,7 @@ def of_task(task: asyncio.Task[Any]) -> bytes:
         each = next(
             (
                 inner
-                for name in ("cr_await", "gi_yieldfrom", "ag_await", "_coroutine")
+                for name in ("cr_await", "gi_yieldfrom", "ag_await")
                 if (inner := getattr(each, name, None)) is not None
             ),
             None,

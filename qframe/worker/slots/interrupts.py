@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
+from time import thread_time
 from types import FrameType, TracebackType
 from typing import Any, Self, cast
 from weakref import WeakSet
@@ -39,6 +40,8 @@ class SlotInterrupts:
 
     own = 0.0
     """For how many seconds this job has blocked the loop."""
+    processor = 0.0
+    """Seconds of the loop's processor time that its steps there have taken."""
 
     def __init__(
         self,
@@ -240,11 +243,17 @@ class SlotInterrupts:
 
 
 class Steps(Coroutine[Any, Any, Any]):
-    """A job's coroutine, step by step: a cancelled job sees the reason."""
+    """A job's coroutine, step by step: each is timed, and a cancelled job sees the reason.
+
+    To whoever looks at it, it looks as the coroutine does.
+    """
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], interrupts: SlotInterrupts) -> None:
-        self._coroutine = coroutine
+        self.coroutine = coroutine
         self._interrupts = interrupts
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (`cr_frame`, `__qualname__` and so on)
+        return getattr(self.coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return cast("Generator[Any, Any, Any]", self)
@@ -253,10 +262,18 @@ class Steps(Coroutine[Any, Any, Any]):
         return self
 
     def __next__(self) -> Any:  # noqa: ANN401 (what it awaits)
-        return self._coroutine.send(None)
+        began = thread_time()
+        try:
+            return self.coroutine.send(None)
+        finally:
+            self._interrupts.processor += thread_time() - began
 
     def send(self, value: Any) -> Any:  # noqa: ANN401 (what it awaits)
-        return self._coroutine.send(value)
+        began = thread_time()
+        try:
+            return self.coroutine.send(value)
+        finally:
+            self._interrupts.processor += thread_time() - began
 
     def throw(
         self,
@@ -267,10 +284,34 @@ class Steps(Coroutine[Any, Any, Any]):
         raised = kind if isinstance(kind, BaseException) else error
         if not isinstance(raised, BaseException):
             raised = kind() if isinstance(kind, type) else kind
-        return self._coroutine.throw(self._interrupts.seen(raised))
+        raised = self.seen(raised)
+        began = thread_time()
+        try:
+            return self.coroutine.throw(raised)
+        finally:
+            self._interrupts.processor += thread_time() - began
 
     def close(self) -> None:
-        self._coroutine.close()
+        self.coroutine.close()
+
+    def seen(self, error: BaseException) -> BaseException:
+        return self._interrupts.seen(error)
+
+
+class TaskSteps(Steps):
+    """The coroutine of a task that a job has started: a cancellation of it is only that."""
+
+    def seen(self, error: BaseException) -> BaseException:
+        return error
+
+
+class StartedTask(asyncio.Task[Any]):
+    """A task that a job has started, whose steps are timed as the job's."""
+
+    def get_coro(self) -> Any:  # noqa: ANN401 (asyncio's own)
+        """Returns the job's own coroutine."""
+        steps = super().get_coro()  # None once it has ended, perhaps
+        return getattr(steps, "coroutine", steps)
 
 
 def _is_between(frame: FrameType | None) -> bool:
@@ -280,7 +321,10 @@ def _is_between(frame: FrameType | None) -> bool:
 
 _BETWEEN = {
     each.__code__
-    for each in (Steps.__next__, Steps.send, Steps.throw, Steps.close, SlotInterrupts.seen)
+    for each in (
+        *(Steps.__next__, Steps.send, Steps.throw, Steps.close),
+        *(Steps.seen, TaskSteps.seen, SlotInterrupts.seen),
+    )
 }
 _cancellations: dict[type[Interruption], type[Interruption]] = {}
 

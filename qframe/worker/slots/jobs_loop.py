@@ -17,7 +17,7 @@ from typing import Any
 from qframe.exceptions import Interruption
 from qframe.jobs import execution
 from qframe.worker.slots import interrupts
-from qframe.worker.slots.interrupts import Steps, current
+from qframe.worker.slots.interrupts import StartedTask, Steps, TaskSteps, current
 from qframe.worker.slots.turns import STILL, Turns
 
 log = logging.getLogger("qframe")
@@ -120,10 +120,13 @@ class JobsLoop:
         coroutine: Coroutine[Any, Any, Any],
         **options: Any,  # noqa: ANN401 (asyncio's own)
     ) -> asyncio.Task[Any]:
-        task = asyncio.Task(coroutine, loop=loop, **options)
         whose = current.get()
-        if whose is not None:
-            whose.has_started(task)
+        if whose is None or not asyncio.iscoroutine(coroutine):  # which `Task` refuses
+            return asyncio.Task(coroutine, loop=loop, **options)
+        before = whose.processor
+        task = StartedTask(TaskSteps(coroutine, whose), loop=loop, **options)
+        whose.processor = before  # a first step that runs at once is a part of the running one
+        whose.has_started(task)
         return task
 
     def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

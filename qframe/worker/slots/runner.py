@@ -36,14 +36,14 @@ from qframe.forks import cached_property
 from qframe.jobs import execution
 from qframe.jobs.current import context_of
 from qframe.jobs.definition import JobDefinition
-from qframe.worker import handlers, needs
+from qframe.worker import handlers, memory, needs
 from qframe.worker.attempt import Attempt
 from qframe.worker.needs import Answers, Left, Report, lived, lived_in_steps
 from qframe.worker.options import MOST_AT_ONCE
 from qframe.worker.pool.scoreboard import JobScore
 from qframe.worker.recorder import stacks
 from qframe.worker.slots.base import Slot, SlottedRunner
-from qframe.worker.slots.interrupts import SlotInterrupts, Steps, current
+from qframe.worker.slots.interrupts import SlotInterrupts, Steps, TaskSteps, current
 from qframe.worker.slots.jobs_loop import JobsLoop
 from qframe.worker.slots.signals import SlotSignals
 
@@ -138,13 +138,17 @@ class LocalSlot(Slot):
             attempt.result = await Steps(handler, self.interrupts)
             await pusher.wait_on_loop()
             if await self._where_it_may_ask(attempt.has_succeeded):
-                await execution.call_hook_on_loop(instance, "succeeded", hooks=runner.hooks)
+                hook = execution.call_hook_on_loop(instance, "succeeded", hooks=runner.hooks)
+                await TaskSteps(hook, self.interrupts)
         except BaseException as raised:  # noqa: BLE001 (whatever a job raises is its outcome)
             error = None if attempt.is_handled else raised
         finally:
             self.interrupts.not_running()
         self.runner.signals.leave_if_closed(self.job.name)
         self.come_back()
+        attempt.processor = self.interrupts.processor
+        if time.monotonic() - attempt.began > memory.BRIEF:
+            attempt.memory = memory.peak.raised()
         return self.runner.reported(attempt, error)
 
     async def settle(self, settle: needs.Settle) -> None:
@@ -396,6 +400,8 @@ class SlotRunner(SlottedRunner):
         report = super().perform(attempt, run)
         self.signals.leave_if_closed(attempt.job.name)
         slot.come_back()
+        if slot.interrupts.processor:  # of its coroutines
+            attempt.used(slot.interrupts.processor, 0.0)
         return report
 
     def settle(self, attempt: Attempt, settle: needs.Settle) -> None:
