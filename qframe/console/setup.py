@@ -13,12 +13,15 @@ from qframe.console.connections import configured
 from qframe.console.numbers import MANY, whole
 from qframe.console.options import Config, ConnectionOption, Json
 from qframe.console.payloads import lines_of
+from qframe.console.person import person
 from qframe.console.place import hint, origin_fields
 from qframe.console.text import print_error, print_json, say
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
-from qframe.operations import checkup, payloads, unsafe
+from qframe.metrics import version as versions
+from qframe.operations import checkup, payload_reports, payloads, unsafe
 from qframe.payload import encryption
+from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule
 from qframe.schedules.schedulers import load
 
@@ -29,6 +32,9 @@ AtMost = Annotated[
     int, whole(MANY, "--at-most", help="Read so many jobs of each queue and place; 0: all.")
 ]
 NoFailed = Annotated[bool, typer.Option("--without-failed", help="Leave out the failed jobs.")]
+NoReport = Annotated[
+    bool, typer.Option("--no-report", help="Keep no report of --payloads for the page.")
+]
 _NOT_CHECKED = ("payloads not checked, as the jobs cannot be imported",)
 _TOML = """\
 # qframe: the settings one changes first, with their defaults.
@@ -109,6 +115,7 @@ def check(
     with_payloads: Payloads = False,
     at_most: AtMost = 0,
     without_failed: NoFailed = False,
+    no_report: NoReport = False,
     as_json: Json = False,
     config: Config = None,
 ) -> int:
@@ -119,15 +126,15 @@ def check(
     or lack its package; that to AWS is not asked at all.
 
     With --payloads it also makes each job that waits, is delayed, failed, scheduled or kept, as its
-    start would with the code here, and exits 1 if one cannot be run. It reserves and changes
-    nothing: run it with the new code before a deploy.
+    start would with the code here, and exits 1 if one cannot be run. Run it with the new code
+    before a deploy. It changes no job, and writes only its report for the page.
 
       qframe check
       qframe check --config /etc/app/qframe.toml --json
       qframe check --payloads --without-failed
     """
-    if not with_payloads and (at_most or without_failed):
-        raise ConfigurationError("--at-most and --without-failed are for --payloads")
+    if not with_payloads and (at_most or without_failed or no_report):
+        raise ConfigurationError("--at-most, --without-failed and --no-report are for --payloads")
     if at_most < 0:
         raise ConfigurationError("--at-most must not be negative: 0 reads all")
     queues = configured(config)
@@ -144,19 +151,55 @@ def check(
         trouble = str(error)
     used = {*checkup.in_use(queues), connection}
     rows = [checkup.checked(queues, name, is_used=name in used) for name in wanted]
-    found = None
+    found, report = None, dict[str, str]()
     if with_payloads and not trouble:
-        found = payloads.check(queues, connection, at_most=at_most, failed=not without_failed)
+        found, report = _tried(
+            queues,
+            connection,
+            at_most,
+            with_failed=not without_failed,
+            keeps_report=not no_report,
+        )
     if as_json:
-        print_json(_facts(queues, rows, trouble, planned, found))
+        print_json(_facts(queues, rows, trouble, planned, found, report))
     else:
         _print(queues, rows, trouble)
         _print_schedules(planned)
-        for line in _NOT_CHECKED if found is None else lines_of(found):
-            if with_payloads:
-                say(line)
+        if with_payloads:
+            _print_payloads(found, report)
     is_good = found is None or found.is_good
     return int(bool(trouble) or any(row["error"] for row in rows) or not is_good)
+
+
+def _tried(
+    queues: QueueManager,
+    connection: str | None,
+    at_most: int,
+    *,
+    with_failed: bool,
+    keeps_report: bool,
+) -> tuple[payloads.PayloadCheck, dict[str, str]]:
+    """Checks all payloads. Returns what was found, and where its report is kept, or why not.
+
+    The check is as good without a report.
+    """
+    found = payloads.check(queues, connection, at_most=at_most, failed=with_failed)
+    if not keeps_report:
+        return found, {}
+    try:
+        report = payload_reports.report_of(
+            found,
+            who=person(),
+            where=payload_reports.COMMAND,
+            version=versions.of(queues.settings),
+            connection=connection or "",
+            at_most=at_most,
+            with_failed=with_failed,
+        )
+        return found, {"kept_by": payload_reports.keep(queues, report, found.silent), "trouble": ""}
+    except Exception as error:  # noqa: BLE001 (a driver of others may raise anything)
+        why = one_line(str(error) or type(error).__name__, 200)
+        return found, {"kept_by": "", "trouble": why}
 
 
 def _facts(
@@ -165,6 +208,7 @@ def _facts(
     trouble: str,
     planned: list[Schedule],
     found: payloads.PayloadCheck | None,
+    report: dict[str, str],
 ) -> dict[str, Any]:
     """Returns what `--json` prints."""
     settings = queues.settings
@@ -179,6 +223,7 @@ def _facts(
     more = {"queues": bounds, "alerts": alerts, "schedules": len(planned)}
     more["note"] = hint(settings.root, "work")
     more["payloads"] = None if found is None else found.model_dump()
+    more["report"] = report
     return facts | {key: value for key, value in more.items() if value}
 
 
@@ -188,6 +233,13 @@ def _print_schedules(planned: list[Schedule]) -> None:
     for each in planned:
         for warning in unsafe.of_schedule(each):
             say(f"warning  {warning.about}: {warning.text}")
+
+
+def _print_payloads(found: payloads.PayloadCheck | None, report: dict[str, str]) -> None:
+    for line in _NOT_CHECKED if found is None else lines_of(found):
+        say(line)
+    if report.get("trouble"):
+        say(f"note     the report for the page was not kept: {report['trouble']}")
 
 
 def _print_place(settings: configuration.Settings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from qframe.exceptions import BackendUnavailable, QframeError
 from qframe.features.batches import BatchStore
 from qframe.features.binned import BinAct
 from qframe.manager import QueueManager
+from qframe.metrics import version as versions
 from qframe.metrics.by_tag import metrics_of
 from qframe.metrics.deploys import Deploy, Deploys, put_together
 from qframe.metrics.kept import Metrics
@@ -26,6 +27,7 @@ from qframe.operations import (
     activity,
     forecast,
     holds,
+    payload_reports,
     queues,
     retries,
     schedules,
@@ -40,6 +42,7 @@ from qframe.operations.deploys import DeployState
 from qframe.operations.failed_board import FailedBoard
 from qframe.operations.forecast import ForecastState
 from qframe.operations.holds import HoldState
+from qframe.operations.payload_reports import PayloadReport
 from qframe.operations.queues import QueueState
 from qframe.operations.reading import KNOWN
 from qframe.operations.retries import RetryState
@@ -71,6 +74,11 @@ class Board(BoardSource):
         super().__init__(manager, only)
         self.bulks = BulkActions()
         self.failed = FailedBoard(self)
+
+    @cached_property
+    def version(self) -> str:
+        """The version of the application when it was first asked for; "" if unknown."""
+        return versions.of(self.manager.settings)
 
     def queues(self, patience: float | None = None, late: float = KNOWN) -> list[QueueState]:
         """Returns all queues. Raises `NotYetError` if that takes longer than `patience`.
@@ -333,6 +341,15 @@ class Board(BoardSource):
             return []
 
         return self.cached("retries", 1.0, listed)
+
+    def payload_reports(self) -> list[PayloadReport]:
+        """Returns the reports of the last checks of stored payloads, the latest first."""
+
+        def listed() -> list[PayloadReport]:
+            found = self.from_all(payload_reports.reports_of, keeps_facts)
+            return payload_reports.put_together(found)
+
+        return self.cached("payload reports", 5.0, listed)
 
     def unsafe(self, patience: float | None = None) -> list[Unsafe]:
         """Returns what is unsafe, as `qframe check` reports it.

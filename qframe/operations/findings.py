@@ -13,6 +13,8 @@ from qframe.alerts.checker import alerts_on
 from qframe.alerts.life import Alert
 from qframe.alerts.side_task import place
 from qframe.exceptions import BackendUnavailable
+from qframe.metrics.deploys import KEEP
+from qframe.operations import payload_reports
 from qframe.operations.activity import Trend
 from qframe.operations.board import Board
 from qframe.operations.deploys import DeployState
@@ -173,6 +175,7 @@ def _problems(
         for each in coming
         if each.behind_at
     ]
+    found += _of_payloads(board)
     found += [_warning(f"{each.about}: {each.text}", "/") for each in warned]
     return sorted(found, key=lambda each: _KINDS.index(each.kind))[:_MOST_FINDINGS]
 
@@ -265,6 +268,14 @@ def _of_causes(causes: Iterable[CauseState]) -> list[Finding]:
         for each in sorted(causes, key=lambda each: -each.count)
         if not each.silenced and each.is_new
     ]
+
+
+def _of_payloads(board: Board) -> list[Finding]:
+    """Returns what the last checks of stored payloads found, unless a deploy came after them."""
+    deploys = board.deploys(KEEP / 3600)
+    since = deploys[0].at if deploys else ""
+    telling = payload_reports.that_tell(board.payload_reports(), since)
+    return [_warning(payload_reports.sentence_of(each), "/payloads") for each in telling]
 
 
 def _times(count: int) -> str:

@@ -35,6 +35,7 @@ from qframe.operations.forecast import BEHIND, HOURS, ForecastState
 from qframe.operations.holds import HoldState
 from qframe.operations.jobs import Jobs
 from qframe.operations.one_job import OneJob
+from qframe.operations.payload_reports import PayloadReport
 from qframe.operations.queues import QueueState
 from qframe.operations.recordings import RecordingState
 from qframe.operations.retries import RetryState
@@ -281,6 +282,12 @@ class Bulks(BaseModel):
     """The bulk actions in the background."""
 
     bulks: list[BulkState]
+
+
+class PayloadReports(BaseModel):
+    """What the last checks of stored payloads found, the latest first."""
+
+    reports: list[PayloadReport]
 
 
 class Forecasts(BaseModel):
@@ -530,6 +537,12 @@ ENDPOINTS: dict[str, Endpoint[Any]] = {
         DeployList,
         lambda board, asked: DeployList(deploys=board.deploys(asked.hours)),
         "Deploys that were marked",
+    ),
+    "/v1/payload-checks": Endpoint(
+        Nothing,
+        PayloadReports,
+        lambda board, _: PayloadReports(reports=board.payload_reports()),
+        "What the last checks of stored payloads found; the action check-payloads makes one",
     ),
     "/v1/forecast": Endpoint(
         ForecastOf, Forecasts, _forecast, "Whether queues will be behind, when and why"

@@ -180,6 +180,7 @@ class _Web:
     def _see(self) -> Board:
         if self._board is None:
             self._board = Board(self._manager or managers.default())
+            _ = self._board.version  # now: the code that runs is that which lies there at the start
         return self._board
 
     async def _run(self, act: Callable[[], T]) -> T:

@@ -13,7 +13,9 @@ from urllib.parse import unquote
 from qframe.contracts.failed import FailedJob
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.failed.filters import NAMES, Filter
+from qframe.metrics.deploys import KEEP
 from qframe.operations import failures, findings, lists
+from qframe.operations.actions.of_payloads import AT_MOST
 from qframe.operations.activity import Trend
 from qframe.operations.batches import BatchState
 from qframe.operations.board import Board
@@ -280,6 +282,16 @@ def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def _payloads(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
+    deploys = view.board.deploys(KEEP / 3600)
+    return {
+        "reports": view.board.payload_reports(),
+        "deployed_at": deploys[0].at if deploys else "",
+        "at_most": AT_MOST,
+        "silent": view.board.silent,
+    }
+
+
 def _bulk(view: PageView, params: Mapping[str, str]) -> dict[str, Any]:
     bulk = view.board.bulks.find(params["id"])
     if bulk is None:
@@ -303,6 +315,7 @@ PAGES: dict[str, WebPage] = {
     "/schedules": WebPage("schedules.html", _schedules),
     "/classes": WebPage("classes.html", _classes),
     "/classes/{job}": WebPage("class.html", one_class),
+    "/payloads": WebPage("payloads.html", _payloads),
     "/bulk/{id}": WebPage("bulk.html", _bulk),
 }
 

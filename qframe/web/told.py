@@ -29,6 +29,7 @@ BULK_WORDS = {
     "watch-retry": {"running": "Choosing failed jobs", "done": "Chose failed jobs to retry"},
     "forget": {"running": "Removing failed jobs", "done": "Removed failed jobs"},
     "cancel": {"running": "Cancelling jobs", "done": "Cancelled jobs"},
+    "check-payloads": {"running": "Checking stored jobs", "done": "Checked stored jobs"},
 }
 for _words in BULK_WORDS.values():
     _words |= {"cancelled": "Stopped", "broken": "Not finished"}

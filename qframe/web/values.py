@@ -56,7 +56,20 @@ def sentence(value: str) -> str:
     return f"{opener.capitalize()}{value[len(opener) :]}" if opener in _OPENERS else value
 
 
-_OPENERS = {"a", "an", "it", "new", "no", "nothing", "one", "the", "there", "unknown", "you"}
+_OPENERS = {
+    "a",
+    "an",
+    "it",
+    "new",
+    "no",
+    "nothing",
+    "one",
+    "the",
+    "there",
+    "unknown",
+    "version",
+    "you",
+}
 
 
 def counted(count: int | None, approximate: bool) -> str:

@@ -7,10 +7,13 @@ import pytest
 
 from qframe import config
 from qframe.connection import Connection
+from qframe.console import setup
 from qframe.contracts.backend import Health
 from qframe.drivers.redis.backend import RedisBackend
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.manager import QueueManager
+from qframe.operations import payload_reports
+from qframe.operations.payload_reports import PayloadReport
 from tests.console.conftest import Shop
 from tests.support.process import Project
 
@@ -200,9 +203,50 @@ def test_check_payloads_tries_what_is_stored_and_changes_nothing(shop: Shop) -> 
     assert shop.queue.size("default") == 2
 
 
+def reports(shop: Shop) -> list[PayloadReport]:
+    return payload_reports.reports_of(shop.queue)
+
+
+def test_check_payloads_leaves_its_report_for_the_page(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QFRAME_VERSION", "2.4.1")
+    monkeypatch.setattr(setup, "person", lambda: "ops@ci-3")
+    shop.run("dispatch", "shop.Order", '{"number": 7}')
+    command = ("check", "--payloads", "--connection", "database", "--at-most", "9")
+    assert shop.run(*command, "--no-report").code == 0
+    assert reports(shop) == []
+    assert shop.run(*command).code == 0
+    found = shop.run(*command, "--json", "--without-failed").rows
+    assert found["report"] == {"kept_by": "database", "trouble": ""}
+    last, first = sorted(reports(shop), key=lambda each: each.at, reverse=True)
+    assert (first.who, first.where, first.version) == ("ops@ci-3", "the command", "2.4.1")
+    assert (first.read, first.connection, first.at_most) == (1, "database", 9)
+    assert (first.with_failed, last.with_failed) == (True, False)
+
+
+def test_a_report_that_is_not_kept_changes_nothing_of_the_check(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("a read-only\nreplica")
+
+    monkeypatch.setattr(payload_reports, "_keep_at", refuse)
+    checked = shop.run("check", "--payloads", "--connection", "database")
+    assert checked.code == 0
+    assert checked.lines[-2:] == [
+        "payloads 0 payloads read",
+        "note     the report for the page was not kept: a read-only replica",
+    ]
+    found = shop.run("check", "--payloads", "--connection", "database", "--json")
+    said = {"kept_by": "", "trouble": "a read-only replica"}
+    assert (found.code, found.rows["report"]) == (0, said)
+
+
 def test_the_options_of_check_payloads_need_it(shop: Shop) -> None:
     assert "are for --payloads" in shop.run("check", "--at-most", "5").only()
     assert shop.run("check", "--without-failed").code == 2
+    assert shop.run("check", "--no-report").code == 2
 
 
 def test_check_payloads_reads_no_negative_number(shop: Shop) -> None:

@@ -38,6 +38,26 @@ def has_rows(window: Window, count: int) -> bool:
     return rows(window) == count
 
 
+def test_stored_jobs_are_checked_with_the_code_of_the_page(
+    project: Project, open_window: Open
+) -> None:
+    project.push("Quick", queue="mail")
+    project.push("Gone", queue="mail")
+    window = open_window(project)
+    page = window.go("/payloads")
+    window.sees("No check has left a report")
+    page.get_by_role("button", name="Check now").click()
+    window.sees("cannot run 1 of 2")
+    window.sees("1 of jobs.Gone are unknown")
+    page.get_by_role("link", name="Details").click()
+    page.get_by_role("link", name="To the checks of stored jobs").click()
+    window.go("/")
+    page.locator("#wrong summary").click()
+    page.get_by_role("link", name="cannot run 1 stored job").click()
+    window.sees("ready in")
+    window.is_clean()
+
+
 def test_a_queue_is_paused_resumed_and_cleared(project: Project, open_window: Open) -> None:
     for _ in range(3):
         project.push("Quick", queue="mail")

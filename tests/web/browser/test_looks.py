@@ -15,7 +15,8 @@ from qframe import Flow, batch, manager
 from qframe.contracts.recording import Recording, SeenStack, UsedPoint
 from qframe.metrics.kept import Metrics
 from qframe.metrics.recorder import Recorder
-from qframe.operations import holds, retries
+from qframe.operations import holds, payload_reports, retries
+from qframe.operations.payloads import PayloadCheck, PayloadTrouble
 from qframe.retries.terms import RetryTerms
 from qframe.retries.watched import ChosenJob
 from tests.support.process import Project, wait_for
@@ -35,6 +36,7 @@ PAGES += [
     "/flows",
     "/classes",
     "/classes/jobs.Breaks",
+    "/payloads",
 ]
 PAGES += [
     "/why/mail",
@@ -62,6 +64,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
         Metrics(project.manager.connection("database").store, "database").write(recorder)
         retries.start(project.manager, RetryTerms.read(), [gone], f"class {LONG}", "ops")
         recorded(project)
+        checked(project)
         manager.use(project.manager)
         begin(batch(Fails(number=each) for each in range(3)).name("three").on_queue("x"))
         flow = Flow("a flow").on_queue("x")
@@ -99,6 +102,28 @@ def recorded(project: DatabaseProject) -> None:
     store = project.manager.failed_store("database")
     for record in [*store.all()]:
         store.add(replace(record, history=record.history.recorded(kept)))
+
+
+def checked(project: DatabaseProject) -> None:
+    """Give the page two checks of stored jobs: one with all kinds of lines, one of this page."""
+    places = {f"ready in database:{'q' * 100}": 20, "failed in database:mail": 11}
+    texts = ("lack `carrier`", "are unknown: " + "x" * 300)
+    found = PayloadCheck(
+        read=120_400,
+        others=7,
+        left_out={f"{LONG}.remark": 12},
+        notes=["sqs: what waits there cannot be looked at without taking it"],
+        silent={"redis": "Error 111 connecting to cache:6379. Connection refused."},
+    )
+    for text in texts:
+        trouble = PayloadTrouble(job=LONG, kind="lacks", text=text, plain=text, count=31)
+        trouble.places, trouble.example = places, "0" * 36
+        found.troubles.append(trouble)
+    for where, each in (("the command", found), ("the page", PayloadCheck(read=3))):
+        report = payload_reports.report_of(
+            each, who="deploy@ci-3", where=where, version="2.4.1", at_most=1000
+        )
+        payload_reports.keep(project.manager, report)
 
 
 def one_failed(window: Window) -> str:
