@@ -379,7 +379,6 @@ class BrokerBackend(Backend):
         if not self._end_for_copy(job, ended, keeping):
             self._drop_duplicate(job)
             return False
-        job.end()
         try:
             self.acknowledge(job)
             if kept is not None:  # the broker can delay it by itself
@@ -387,6 +386,8 @@ class BrokerBackend(Backend):
                 self._kept.published([kept])
         except BackendUnavailable as error:
             log.debug("%s: a released job will be published later: %s", self.name, error)
+        finally:
+            job.end()
         return True
 
     def _end_for_copy(

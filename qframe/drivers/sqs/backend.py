@@ -216,8 +216,12 @@ class SqsBackend(BrokerBackend):
                 job.queue, "delete_message", twice=True, ReceiptHandle=job.delivery.handle
             )
         except NotInFlight as error:
-            return error.is_deleted
-        return True
+            return self._is_deleted(job, error)
+        return self._is_in_time(job)
+
+    def _is_in_time(self, job: BrokerJob) -> bool:
+        """Whether the lease lasts: SQS also takes deletions after it, and yet delivers again."""
+        return self.clock() < job.until
 
     def acknowledge_all(self, jobs: Sequence[BrokerJob]) -> list[bool]:
         done: dict[int, bool] = {}
@@ -260,7 +264,10 @@ class SqsBackend(BrokerBackend):
             ],
         )
         failed = {int(each["Id"]) for each in answer.get("Failed") or ()}
-        return [n not in failed or self._acknowledge(each) for n, each in enumerate(jobs)]
+        return [
+            self._acknowledge(each) if n in failed else self._is_in_time(each)
+            for n, each in enumerate(jobs)
+        ]
 
     def extend(self, job: BrokerJob, seconds: float) -> bool:
         try:
@@ -287,7 +294,7 @@ class SqsBackend(BrokerBackend):
 
         They have not while its lease lasts, which the call may have outlasted.
         """
-        return error.is_deleted and self.clock() < job.until
+        return error.is_deleted and self._is_in_time(job)
 
     def _set_visibility(self, job: BrokerJob, seconds: float, *, twice: bool) -> None:
         self._client.on_queue(

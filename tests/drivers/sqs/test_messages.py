@@ -270,6 +270,27 @@ def test_what_another_worker_has_received_is_not_taken_for_deleted(
     assert other.sizes("default").delayed == 0
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_deletion_after_the_lease_does_not_count_although_sqs_takes_it(
+    server: SqsServer,
+    backend: SqsBackend,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+) -> None:
+    push(backend, *(b"%d" % number for number in range(count)))
+    jobs, call = [begin(backend) for _ in range(count)], backend._client.call
+
+    def late(action: str, **arguments: Any) -> dict[str, Any]:
+        server.timing.skew += LEASE + 1
+        again, _ = connect().reserve(["default"], count)
+        assert len(again) == count
+        return call(action, **arguments)
+
+    monkeypatch.setattr(backend._client, "call", late)
+    assert backend.apply(*(Step(job, Delete()) for job in jobs)) == [LOST] * count
+
+
 def test_sqs_hides_a_message_for_twelve_hours_and_the_log_says_when_they_end(
     server: SqsServer, backend: SqsBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
