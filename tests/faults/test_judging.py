@@ -108,10 +108,11 @@ def test_a_refused_deletion_is_a_cause_if_it_was_refused_to_the_end(
     tmp_path: Path, refused: list[float], deleted: float, explains: bool
 ) -> None:
     message = Stored("m-1", json.dumps({"data": {"number": 1}}), {}, "", 0.0)
-    first = Delivery(message, 9.9, 13.0, refused, deleted)
+    first = Delivery(message, 9.9, 16.0, refused, deleted)  # SQS hides it for longer
     second = Delivery(message, 19.9, 22.9)
     account = _account(tmp_path, *TWICE)
-    causes, unexplained = account.duplicates(sqs.refused_deletions([first, second], account))
+    faults = sqs.refused_deletions([first, second], account, lease=4.0)
+    causes, unexplained = account.duplicates(faults)
     assert causes.total() == explains
     assert unexplained == (set() if explains else {"1"})
 

@@ -194,8 +194,27 @@ class BrokerBackend(Backend):
         results: list[Result] = []
         with guarded, in_parts(results):
             for way, group in groupby(steps, self._way):
-                results += way([*group])
+                some = [*group]
+                try:
+                    results += way(some)
+                except BackendUnavailable as error:
+                    if way != self._apply_pushes:
+                        self._delete_behind(error, steps[len(results) + len(some) :])
+                    raise
         return results
+
+    def _delete_behind(self, error: BackendUnavailable, steps: Sequence[Step]) -> None:
+        """Delete what comes behind a step that failed: that may fail until their leases end."""
+        deletes = [step for step in steps if self._way(step) == self._apply_deletes]
+        if not deletes:
+            return
+        try:
+            results = self._apply_deletes(deletes)
+        except BackendUnavailable as another:
+            error.in_doubt = error.in_doubt or another.in_doubt
+            return
+        for step, result in zip(deletes, results, strict=True):
+            step.reservation.is_deleted = result is APPLIED  # type: ignore[union-attr] # as `_way` says
 
     def _way(self, step: Step) -> Callable[[Sequence[Step]], list[Result]]:
         """Return the function that applies consecutive steps like this one."""

@@ -110,6 +110,19 @@ def test_a_batch_that_is_not_deleted_holds_up_no_other(
     assert results == [LOST] * 10 + [APPLIED] * 15
 
 
+def test_a_release_that_is_refused_holds_up_no_deletion(
+    server: SqsServer, backend: SqsBackend
+) -> None:
+    push(backend, b"1", b"2", b"3", b"4")
+    jobs = [begin(backend) for _ in range(4)]
+    server.refusals = [("ChangeMessageVisibility", Refusal("InternalError", status=500))] * 2
+    steps = [Step(job, Release() if job is jobs[1] else Delete()) for job in jobs]
+    with pytest.raises(BackendUnavailable):
+        backend.apply(*steps)
+    assert [each.body for each in server.queues["default"].messages] == ["2"]
+    assert backend.apply(*steps)[2:] == [APPLIED, APPLIED]
+
+
 def test_a_batch_has_no_more_bytes_than_sqs_takes(server: SqsServer, backend: SqsBackend) -> None:
     push(backend, *(b"x" * 400_000 for _ in range(5)))
     assert server.calls["SendMessageBatch"] == 3
