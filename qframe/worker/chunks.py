@@ -190,7 +190,7 @@ class _ChunkMember:
         self._runner = runner
         self.job = job
         self.attempt = Attempt(runner, job)
-        self.attempt.scoreboard = None  # the pool could settle only one of them, and guess how
+        self.attempt.scoreboard = None  # the pool sees them together
         self._context = current.context_of(job)
         self._life = lived_in_steps(self.attempt, self.attempt.life(), answers, None)
         self.need: needs.Need | None = None
@@ -289,26 +289,40 @@ class _HandlerCall:
         self._is_over = False
         """Whether a handler was ended from outside, which ends the worker."""
         self._has_failed = False
-        self._count = 0
-        """How many jobs the calls are about."""
+        self._made: Sequence[_ChunkMember] = ()
+        """The jobs that the calls are about."""
         self._is_noted = False
         """Whether the pool knows of the calls."""
 
     def perform(self) -> None:
         began = time.thread_time()
         try:
-            made = [each for each in self._members if self._is_made(each)]
-            self._count = len(made)
+            made = self._made = [each for each in self._members if self._is_made(each)]
             for each in made:
                 self._runner.leases.keep(each.job, 0)  # however many calls there will be
+            self._begin_recording()
             self._call(made)
         finally:
             each_used = (time.thread_time() - began) / len(self._members)
             for each in self._members:
                 each.attempt.used(each_used, 0.0)
             if self._score is not None:
-                self._score.settling(self._count)
-                self._score.settled(deferred=False)
+                self._runner.together = None
+                self._score.settled_together(len(self._made))
+
+    def _begin_recording(self) -> None:
+        self._runner.together = self._score
+        recorder = self._runner.job_recorder
+        if self._score is not None and recorder is not None and recorder.keeps_log:
+            for each in self._made:
+                each.job.records = self._score.ring.note
+
+    def _record(self, member: _ChunkMember, error: BaseException | None) -> None:
+        """Keep the recording of a job that ran out of memory or time, alone at last."""
+        recorder = self._runner.job_recorder
+        if error is not None and self._score is not None and recorder is not None:
+            attempts, count = member.job.attempts(), len(self._made)
+            member.job.recording = recorder.recorded(self._score, error, attempts, count)
 
     def _is_made(self, each: _ChunkMember) -> bool:
         """Make the job's instance; a job that cannot be made has failed alone."""
@@ -341,6 +355,7 @@ class _HandlerCall:
             # It is alone, or a middleware or `set_up` has kept it from the call: others are not.
             attempt = members[0].attempt
             members[0].report = self._runner.reported(attempt, error)
+            self._record(members[0], error)
             attempt.is_handled = attempt.is_handled or error is None
 
     def _take_in(self, members: Sequence[_ChunkMember], error: BaseException | None) -> None:
@@ -399,11 +414,16 @@ class _HandlerCall:
         self._runner.watch(limit)
         if self._score is None:
             return
-        if self._is_noted and limit:
+        if not self._is_noted:
+            limits = self._runner.concurrency
+            members = [
+                (each.job.reservation.fence, each.attempt.slot_leases if limits else ())
+                for each in self._made
+            ]
+            self._score.running_together(members, limit)
+            self._is_noted = True
+        elif limit:
             self._score.extend(limit)
-        else:
-            self._score.running(b"", limit, jobs=self._count)
-        self._is_noted = True
 
     def _returned(
         self, members: Sequence[_ChunkMember], leader: JobDefinition, call: ChunkCall
@@ -455,6 +475,7 @@ class _HandlerCall:
             why = "its chunk was ended, and it is handled in a smaller one"
             if len(members) == 1:
                 members[0].report = self._runner.reported(attempt, error)
+                self._record(members[0], error)
             else:
                 self._halve(attempt.name, len(members), error)
         for each in self._members:

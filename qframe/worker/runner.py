@@ -55,6 +55,8 @@ class Runner(Shared):
     """Whether more jobs are reserved while some are held."""
     ended_by: Interruption | None = None
     """What ended a job and so ends the worker."""
+    together: JobScore | None = None
+    """Where the pool sees the call that runs for several jobs."""
 
     def stacks_elsewhere(self) -> dict[str, str]:
         """Returns where jobs are that run in processes of their own, by what they are."""
@@ -135,10 +137,10 @@ class Runner(Shared):
         return max(came_round, by_job)
 
     def stacks(self) -> Iterator[tuple[JobScore, bytes]]:
-        """Yields the stack of each running job, from another thread."""
+        """Yields the stack of each running job, or of a call for several, from another thread."""
         main = threading.main_thread().ident
-        for attempt in (*self.running.values(),):
-            score = getattr(attempt, "scoreboard", None)
+        attempts = (*self.running.values(),)
+        for score in (self.together, *(getattr(each, "scoreboard", None) for each in attempts)):
             if score is not None and main is not None:
                 yield score, stacks.of_frame(sys._current_frames().get(main))  # noqa: SLF001 (the one way)
 

@@ -69,8 +69,13 @@ class RecordsJobs(Protocol):
 
     keeps_log: bool
 
-    def recorded(self, score: JobScore, error: BaseException, attempt: int) -> Recording | None:
-        """Returns what was kept of the job in a slot; None for an error of which nothing is."""
+    def recorded(
+        self, score: JobScore, error: BaseException, attempt: int, together: int = 1
+    ) -> Recording | None:
+        """Returns what was kept of the job in a slot; None for an error of which nothing is.
+
+        `together`: of how many jobs its chunk is.
+        """
 
 
 class RunningAttempt(Protocol):

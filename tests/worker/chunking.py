@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 
 from qframe import Chunk, Queueable
 
+log = logging.getLogger("chunking")
 _ledger = os.open(os.environ.get("LEDGER", os.devnull), os.O_WRONLY | os.O_APPEND)
 
 
@@ -131,6 +133,37 @@ class Stuck(Queueable):
             time.sleep(60)
         for job in jobs:
             note("row", job.row, job.attempts)
+
+
+class Dies(Queueable):
+    """Ends in one of these ways once its stacks are taken, if its row is 1 or there are several."""
+
+    row: int
+    way: str
+    chunk: ClassVar[Chunk | None] = Chunk(10, within=0.3)
+    tries: ClassVar[int | None] = 1
+    timeout: ClassVar[Any] = 3
+
+    @classmethod
+    def handle_many(cls, jobs: Sequence[Dies]) -> None:
+        way = jobs[0].way
+        if not any(job.row == 1 for job in jobs):
+            return
+        log.warning("%d jobs are to end by %s", len(jobs), way)
+        kept = bytearray(80_000_000)
+        until = time.monotonic() + 1.7
+        while time.monotonic() < until:
+            sum(range(1000))
+        if way == "memory":
+            bytearray(1 << 60)
+        elif way == "hang":
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+            time.sleep(60)
+        elif way == "timeout":
+            time.sleep(60)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+        del kept
 
 
 class Sleeps(Queueable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import time
@@ -222,3 +223,47 @@ def test_a_worker_that_is_told_twice_to_stop_gives_a_chunk_back_whole(chunks: Pr
     chunks.drain()
     assert sizes(chunks) == [4, 4]
     assert rows(chunks) == [(number, 1) for number in range(4)]
+
+
+# -- what their supervisor records ----------------------------------------------------------------
+
+
+@_BY_ITSELF
+@pytest.mark.parametrize(
+    ("way", "how", "count"),
+    [
+        ("kill", "killed by SIGKILL in a chunk of 4 jobs, ", 4),
+        pytest.param("hang", "timed out in a chunk of 4 jobs, ", 4, marks=pytest.mark.slow),
+        ("memory", "ran out of memory (MemoryError) in a chunk of 4 jobs, ", 1),
+        pytest.param("timeout", "timed out", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_chunk_is_recorded_as_a_job_is(chunks: Project, way: str, how: str, count: int) -> None:
+    """Of a death each has the recording; otherwise the job that is to blame, once it is known."""
+    push(chunks, f"*bulk(Dies(row=number, way={way!r}) for number in range(4))")
+    worker = chunks.work("--workers", 1, "--grace", 1)
+    wait_for(lambda: chunks.empty() and len(chunks.failed()) == count, "all to be over", 90)
+    assert worker.stop() == 0
+    for record in chunks.failed():
+        found = record.history.recording
+        assert found is not None
+        assert found.attempt == 1
+        assert found.summary.startswith(how), found.summary
+        assert "handle_many at chunking.py:" in found.summary
+        assert found.log[-1].endswith(f"jobs are to end by {way}")
+        assert found.curve[-1].megabytes > 80
+        assert any(each.calls[-1].endswith("Dies.handle_many") for each in found.stacks)
+
+
+def test_a_pool_returns_a_chunk_before_its_leases_end(chunks: Project) -> None:
+    chunks.configure('jobs = ["chunking"]', retry_after=600)
+    push(chunks, "*bulk(Slow(row=number) for number in range(5))")
+    worker = chunks.work("--workers", 1)
+    chunks.wait_for_note("begun")
+    os.kill(int(chunks.notes("begun")[0][2]), signal.SIGKILL)
+    wait_for(lambda: len(rows(chunks)) == 5, "the rows")
+    assert worker.stop() == 0
+    assert rows(chunks) == [(number, 2) for number in range(5)]
+    assert [int(words[1]) for words in chunks.notes("begun")] == [5, 1, 1, 1, 1, 1]
+    assert worker.out.count(" of worker 1: ") == 5, "each was ready again, or back by itself"
+    assert ", in 5 jobs" in worker.out

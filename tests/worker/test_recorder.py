@@ -316,6 +316,9 @@ def test_a_recording_is_bounded() -> None:
     assert found.stacks, "the latest one stays"
     assert History.from_json(kept).recording == found
     assert json.loads(kept)
+    together = telling.told(1, "killed", 20.0, lines, seen, telling.Used(curve), 1000)
+    assert "in a chunk of 1,000 jobs" in together.summary
+    assert len(json.dumps(together.fields())) < len(json.dumps(found.fields())) / 2
 
 
 # -- asking for a stack --------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,32 @@ class TestScoreboard:
         assert score.deadline() == writer.jobs[3].last_job().deadline
         assert writer.jobs[0].last_job().fence == b"one", "what was there stays"
 
+    def test_the_jobs_of_a_chunk_are_read_one_by_one(self, score: WorkerScore) -> None:
+        (writer,), (job,) = WorkerScore(score.descriptor).jobs, score.jobs
+        writer.running(b"before", 0)
+        writer.settled(deferred=True)
+        members = [(b"one\0", ()), (b"", [("limit", "7")]), (b"three" * 1000, ())]
+        writer.running_together(members, 5.0)
+        last = score.last_jobs()
+        assert [(each.fence, list(each.slot_leases)) for each in last] == [
+            (fence, list(held)) for fence, held in members
+        ]
+        assert {(each.together, each.number, each.place) for each in last} == {(3, 4, 0)}
+        assert score.deadline() > 0
+        assert score.running() == 1
+        writer.settled_together(3)
+        assert [(each.state, each.fence) for each in score.last_jobs()] == [(JobPhase.IDLE, b"")]
+        assert job.tally()[:2] == (4, 3)
+        writer.running(b"after", 0)
+        (last_one,) = score.last_jobs()
+        assert (last_one.fence, last_one.together) == (b"after", 1)
+
+    def test_a_chunk_that_takes_too_much_room_has_no_fences(self, score: WorkerScore) -> None:
+        (job,) = score.jobs
+        job.running_together([(bytes(SIZE // 2), ())] * 3, 5.0)
+        (last,) = score.last_jobs()
+        assert (last.state, last.fence, last.together) == (JobPhase.RUNNING, b"", 3)
+
     def test_what_a_job_has_put_in_its_place_is_left_alone(
         self, score: WorkerScore, tmp_path: Path
     ) -> None:
@@ -176,7 +203,9 @@ class TestMember:
         os.close(reader)
 
 
-def rescue(project: Project, fence: bytes, *, done: bool = False, **about: bool) -> Rescue:
+def rescue(
+    project: Project, fence: bytes, *, done: bool = False, together: int = 1, **about: bool
+) -> Rescue:
     """Settle what a worker left that died in this job, and give what became of it."""
     score = WorkerScore.create()
     (job,) = score.jobs
@@ -185,14 +214,15 @@ def rescue(project: Project, fence: bytes, *, done: bool = False, **about: bool)
         job.settled(deferred=True)
     told: list[Rescue] = []
     rescuer = Rescuer(lambda: project.queue, WorkerOptions(tries=2, backoff=(3,)), told.append)
-    rescuer.rescue(Orphan(job.last_job(), 1, "killed by SIGKILL", None, **about))
+    last = replace(job.last_job(), together=together)
+    rescuer.rescue(Orphan(last, 1, "killed by SIGKILL", None, **about))
     rescuer.end()
     score.close()
     (rescued,) = told
     return rescued
 
 
-def rescue_of(project: Project, job: ReservedJob, **about: bool) -> Rescue:
+def rescue_of(project: Project, job: ReservedJob, **about: Any) -> Rescue:
     """Do so with a job that its worker has not settled."""
     return rescue(project, job.reservation.fence, **about)
 
@@ -235,6 +265,11 @@ class TestRescuer:
     ) -> None:
         assert rescue_of(project, started(project, **limits), late=True).fate is Fate.READY
         assert reserved(project).history.attempts[-1].ended == TIMED_OUT
+
+    def test_of_a_chunk_nobody_knows_which_job_has_timed_out(self, project: Project) -> None:
+        job = started(project, maxTries=5, failOnTimeout=True)
+        assert rescue_of(project, job, late=True, together=3).fate is Fate.READY
+        assert reserved(project).history.attempts[-1].ended == DIED
 
     @pytest.mark.parametrize("state", [State.COMPLETE, State.RELEASED, State.WAITING])
     def test_what_was_settled_is_left_alone(self, project: Project, state: State) -> None:

@@ -171,8 +171,9 @@ class Rescuer:
         uncounted = orphan.job.state is JobPhase.STARTED or (orphan.stopping and not orphan.late)
         if uncounted and Capability.UNCOUNT in connection.capabilities:
             return Fate.GIVEN_BACK, End(State.WAITING, remark=orphan.words)
-        how = TIMED_OUT if orphan.late else DIED
-        delay = self._backoff(job, orphan.words) if orphan.late and job.refusal is None else 0.0
+        late = orphan.late and orphan.job.together == 1  # which job of a chunk hung is not known
+        how = TIMED_OUT if late else DIED
+        delay = self._backoff(job, orphan.words) if late and job.refusal is None else 0.0
         end = End(State.RELEASED, delay, error=orphan.words, how=how, front=not delay)
         return Fate.RETRIED if delay else Fate.READY, end
 
@@ -187,7 +188,8 @@ class Rescuer:
 
 def _adopted(connection: Connection, last: LastJob) -> ReservedJob | None:
     """Adopts the job; its worker's last requests may reach the backend after ours."""
-    for pause in _LOOKS if last.state in _BEGUN else _LOOKS[:1]:
+    is_on_its_way = last.state in _BEGUN and last.together == 1  # a chunk's starts were confirmed
+    for pause in _LOOKS if is_on_its_way else _LOOKS[:1]:
         time.sleep(pause)
         reservation = connection.backend.adopt(last.fence)
         if reservation is not None:

@@ -12,9 +12,10 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from qframe.worker.health import Vitals
@@ -38,6 +39,8 @@ _HEAD_AT = 8
 _DEADLINE_AT = _HEAD_AT + 16
 _ENDED = struct.Struct("<Qd")  # number of ended jobs, and their total run time
 _ENDED_AT = 40
+_TOGETHER = struct.Struct("<I")  # of how many jobs the call is; 0: of one that has no chunk
+_TOGETHER_AT = 56
 _BODY_AT = 64
 _VITALS = struct.Struct("<ddd?")  # last sign of life, within how long another, until when, ready
 _VITALS_AT = 16
@@ -46,6 +49,8 @@ _DUMP_NUMBER_AT = 48
 
 HeldLeases = Sequence[tuple[str, str]]
 """Keys of a job's slot leases, and the values they hold."""
+ChunkMembers = Sequence[tuple[bytes, HeldLeases]]
+"""The fence and the slot leases of each job of a chunk."""
 
 
 class JobPhase(IntEnum):
@@ -84,6 +89,8 @@ class LastJob:
     slot_leases: HeldLeases = ()
     place: int = 0
     """The number of its slot."""
+    together: int = 1
+    """How many jobs the call was about."""
 
 
 class JobTally(NamedTuple):
@@ -110,23 +117,37 @@ class JobScore:
         """Notes the reservation that was started, and is about to run."""
         self._write(JobPhase.STARTED, fence, 0.0, slot_leases, 1)
 
-    def running(
-        self, fence: bytes, limit: float, slot_leases: HeldLeases = (), jobs: int = 1
-    ) -> None:
-        """Notes the running reservation: it must end in `limit` seconds; 0: no limit.
+    def running(self, fence: bytes, limit: float, slot_leases: HeldLeases = ()) -> None:
+        """Notes the running reservation: it must end in `limit` seconds; 0: no limit."""
+        self._write(JobPhase.RUNNING, fence, limit, slot_leases, 1)
 
-        A call for several `jobs` has no fence.
+    def running_together(self, members: ChunkMembers, limit: float) -> None:
+        """Notes a call for several jobs, as `running`; `settled_together` follows.
+
+        It has no fences if they take too much room.
         """
-        self._write(JobPhase.RUNNING, fence, limit, slot_leases, jobs)
+        parts = [fence for fence, _ in members]
+        parts += [json.dumps(held).encode() if held else b"" for _, held in members]
+        body = b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
+        self._write(JobPhase.RUNNING, body, limit, (), len(members), together=True)
 
     def _write(
-        self, state: JobPhase, fence: bytes, limit: float, slot_leases: HeldLeases, jobs: int
+        self,
+        state: JobPhase,
+        fence: bytes,
+        limit: float,
+        slot_leases: HeldLeases,
+        jobs: int,
+        *,
+        together: bool = False,
     ) -> None:
         if self._state not in {JobPhase.STARTED, JobPhase.RUNNING}:  # else its limits became known
             self._number += jobs
         now = time.monotonic()
         self._state = JobPhase.IDLE
         held = json.dumps(slot_leases).encode() if slot_leases else b""
+        if together:
+            _TOGETHER.pack_into(self._memory, self._start + _TOGETHER_AT, jobs)
         fence = fence if len(fence) + len(held) <= _BODY - _BODY_AT else b""
         ends, at, body = now + limit if limit else 0.0, self._start, fence + held
         _HEAD.pack_into(self._memory, at + _HEAD_AT, self._number, now, ends, len(fence), len(held))
@@ -150,6 +171,12 @@ class JobScore:
     def settled(self, *, deferred: bool) -> None:
         """The job is settled; `deferred`: it is done, and deleted with the next request."""
         self._state = JobPhase.DEFERRED if deferred else JobPhase.IDLE
+
+    def settled_together(self, jobs: int) -> None:
+        """The call for so many jobs has ended; their ends are not the pool's."""
+        self.settling(jobs)
+        self._state = JobPhase.IDLE
+        _TOGETHER.pack_into(self._memory, self._start + _TOGETHER_AT, 0)
 
     # -- the pool reads ---------------------------------------------------------------------------
 
@@ -177,8 +204,19 @@ class JobScore:
             return LastJob(state, number, began, deadline, b"", place=place)
         middle = self._start + _BODY_AT + length
         fence, held = self._memory[middle - length : middle], self._memory[middle : middle + more]
-        slot_leases = [(key, value) for key, value in json.loads(held or b"[]")]
-        return LastJob(state, number, began, deadline, fence, slot_leases, place)
+        return LastJob(state, number, began, deadline, fence, _decoded(held), place)
+
+    def last_jobs(self, place: int = 0) -> list[LastJob]:
+        """Returns the jobs that the worker was in last, or is in: several if they are a chunk."""
+        last = self.last_job(place)
+        (count,) = _TOGETHER.unpack_from(self._memory, self._start + _TOGETHER_AT)
+        if not (count and last.state):
+            return [last]
+        last = replace(last, together=count)
+        if not last.fence:
+            return [last]
+        members = _members(last.fence, count)
+        return [replace(last, fence=fence, slot_leases=held) for fence, held in members]
 
     @property
     def _state(self) -> int:
@@ -191,6 +229,19 @@ class JobScore:
     def _head(self) -> tuple[int, float, float, int, int]:
         number, began, deadline, *lengths = _HEAD.unpack_from(self._memory, self._start + _HEAD_AT)
         return number, began, deadline, lengths[0], lengths[1]
+
+
+def _decoded(held: bytes) -> HeldLeases:
+    return [(key, value) for key, value in json.loads(held or b"[]")]
+
+
+def _members(body: bytes, count: int) -> Iterator[tuple[bytes, HeldLeases]]:
+    """Iterates over the jobs of a chunk, whose lengths come first: of the fences, of the others."""
+    lengths = struct.Struct(f"<{2 * count}I")
+    ends = [*accumulate(lengths.unpack_from(body), initial=lengths.size)]
+    parts = [body[start:end] for start, end in pairwise(ends)]
+    for fence, held in zip(parts[:count], parts[count:], strict=True):
+        yield fence, _decoded(held)
 
 
 class WorkerScore:
@@ -316,7 +367,7 @@ class WorkerScore:
 
     def last_jobs(self) -> list[LastJob]:
         self._look_for_more()
-        return [job.last_job(place) for place, job in enumerate(self.jobs)]
+        return [last for place, job in enumerate(self.jobs) for last in job.last_jobs(place)]
 
     def last_words(self) -> tuple[str, dict[str, int]]:
         """Returns reason and outcomes of a worker that ended in order; else empty."""

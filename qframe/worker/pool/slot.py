@@ -117,12 +117,18 @@ class PoolWorker:
         if not self.score.dump_number:
             return {}
         now, crashed = time.monotonic(), -code in CRASHES
+        calls = {job.place: job for job in left if job.state is JobPhase.RUNNING}
         return {
-            job.place: self._watch.recording(
-                self.score.jobs[job.place].ring, how, job.began, now, 0, crashed=crashed
+            place: self._watch.recording(
+                self.score.jobs[place].ring,
+                how,
+                call.began,
+                now,
+                0,
+                crashed=crashed,
+                together=call.together,
             )
-            for job in left
-            if job.state is JobPhase.RUNNING
+            for place, call in calls.items()
         }
 
     def signal(self, number: int) -> None:
@@ -193,7 +199,7 @@ class WorkerSlot:
         reason, totals = worker.score.last_words()
         lived = time.monotonic() - worker.began
         left = [job for job in jobs if not reason and job.state is not JobPhase.IDLE]
-        started = sum(job.number for job in jobs)
+        started = sum(tally.begun for tally in worker.score.tallies())
         done = started - sum(job.state is not JobPhase.DEFERRED for job in left)
         # Ended by the pool, or by its own watchdog.
         late = (worker.was_late or code == 1) and any(map(is_late, left))

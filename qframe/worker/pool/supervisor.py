@@ -300,7 +300,7 @@ class Supervisor:
         self._proven = self._proven or exit_.was_ready
         delay = self._delay(slot, exit_)
         self._report.ended(exit_, delay)
-        for left in exit_.left:
+        for left in reversed(exit_.left):  # to the front of their queue, the first one last
             if left.fence:
                 self._rescuer.rescue(self._orphan(exit_, left))
         if slot.is_surplus:

@@ -48,8 +48,13 @@ class WorkerRecorder:
         for score, stack in self._running():
             yield score.ring, stack
 
-    def recorded(self, score: JobScore, error: BaseException, attempt: int) -> Recording | None:
-        """Returns what was kept of the job in a slot; None for an error of which nothing is."""
+    def recorded(
+        self, score: JobScore, error: BaseException, attempt: int, together: int = 1
+    ) -> Recording | None:
+        """Returns what was kept of the job in a slot; None for an error of which nothing is.
+
+        `together`: of how many jobs its chunk is.
+        """
         if isinstance(error, MemoryError):
             how = "ran out of memory (MemoryError)"
         elif isinstance(error, JobTimedOut):
@@ -61,4 +66,4 @@ class WorkerRecorder:
         self._use.look(now)
         used = telling.Used.between(self._use, self._events, began, now)
         seen = [*ring.stacks(began), (now, stacks.of_error(error))]
-        return telling.told(attempt, how, now, ring.lines(began), seen, used)
+        return telling.told(attempt, how, now, ring.lines(began), seen, used, together)

@@ -17,6 +17,8 @@ from qframe.worker.recorder.use import ProcessUse
 
 _LARGEST = 16 * 1024
 """Characters of a recording: it is kept with the job until its next failure."""
+_LARGEST_TOGETHER, _LEAST = 1024 * 1024, 4 * 1024
+"""Characters of the recordings of a chunk, which all its jobs have, and those of one at least."""
 _CALLS = 30
 _LONGEST_CALL, _LONGEST_LINE = 300, 500
 _GIGABYTE = 1000.0
@@ -52,8 +54,14 @@ def told(
     lines: Iterable[tuple[float, str]],
     seen: Sequence[Seen],
     used: Used,
+    together: int = 1,
 ) -> Recording:
-    """Returns the recording of an attempt that ended at `end`: `how`, in a few words."""
+    """Returns the recording of an attempt that ended at `end`: `how`, in a few words.
+
+    `together`: of how many jobs the chunk was.
+    """
+    if together > 1:
+        how = f"{how} in a chunk of {together:,} jobs"
     folded = _folded(seen, end)
     facts = (how, *_facts(folded, used))
     found = Recording(
@@ -65,7 +73,7 @@ def told(
         memory_events=dict(used.events),
         limit=round(used.limit, 1),
     )
-    return _bounded(found)
+    return _bounded(found, max(_LEAST, min(_LARGEST, _LARGEST_TOGETHER // together)))
 
 
 def _facts(folded: Sequence[SeenStack], used: Used) -> list[str]:
@@ -111,13 +119,16 @@ def _folded(seen: Sequence[Seen], end: float) -> tuple[SeenStack, ...]:
     return tuple(found)
 
 
-def _bounded(found: Recording) -> Recording:
-    """Leaves out the earliest stacks, then log lines, while it is too large."""
-    while len(json.dumps(found.fields(), ensure_ascii=False)) > _LARGEST:
+def _bounded(found: Recording, largest: int) -> Recording:
+    """Leaves out the earliest stacks, then log lines, then outer calls, while it is too large."""
+    while len(json.dumps(found.fields(), ensure_ascii=False)) > largest:
         if len(found.stacks) > 1:
             found = replace(found, stacks=found.stacks[:-1])
         elif found.log:
             found = replace(found, log=found.log[1:])
+        elif found.stacks and len(found.stacks[0].calls) > 1:
+            ago, calls = found.stacks[0]
+            found = replace(found, stacks=(SeenStack(ago, calls[: len(calls) // 2]),))
         else:
             break
     return found

@@ -118,11 +118,12 @@ class ProcessWatch:
         *,
         crashed: bool,
         error: BaseException | None = None,
+        together: int = 1,
     ) -> Recording:
         """Returns the recording of a job that ran since `began`.
 
         `crashed`: the process is dead by a signal of which it has written its stack. `error` is
-        what the job raised, if it did.
+        what the job raised, if it did; `together` how many jobs it was handled with.
         """
         self._collect(end if crashed else self._asked_at, crashed=crashed)
         raised = [] if error is None else [(end, stacks.of_error(error))]
@@ -134,6 +135,7 @@ class ProcessWatch:
             ring.lines(began),
             [*ring.stacks(began), *asked, *raised],
             telling.Used.between(self.use, self._events, began, end),
+            together,
         )
 
 
