@@ -210,6 +210,13 @@ def main() -> None:
         code = _answered(sys.argv[2:])
         if code is not None:
             sys.exit(code)
+    import gc  # noqa: PLC0415 (not for `health`)
+
+    # What is imported is hardly ever garbage: the collector looks through none of it, not even at
+    # the end of the process.
+    gc.disable()
     from qframe.console.app import main as command  # noqa: PLC0415 (not for `health`)
 
+    gc.freeze()
+    gc.enable()
     command()

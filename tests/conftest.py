@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import compileall
 import gc
 import importlib
 import os
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import qframe
 from qframe import QueueManager, events, manager
 from qframe.jobs import project
 from qframe.jobs.definition import index
@@ -57,6 +59,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _heed_signals()
+    if not hasattr(config, "workerinput"):
+        # pytest keeps what it rewrites for itself, so each process under test would compile it all.
+        compileall.compile_dir(Path(qframe.__file__).parent, quiet=2)
     forking.enabled = not config.getoption("--exec")
     gc.disable()
     atexit.unregister(pushes.write_all)  # most servers are gone by then

@@ -13,6 +13,7 @@ import pytest
 import qframe
 from qframe import exceptions
 from qframe.console.app import COMMANDS
+from tests.support.redis_server import RedisServer
 
 CLIENTS = ["redis", "greenstalk", "sqlalchemy", "sqlite3", "psycopg", "pymysql"]
 REPORT = "import sys; print([n for n in {names!r} if n in sys.modules], file=sys.stderr)"
@@ -68,6 +69,37 @@ def test_a_command_loads_the_module_of_no_other(
     program = HELP.format(arguments=[*command.split(), "--help"])
     modules = {f"qframe.console.{each}" for group in COMMANDS.values() for each in group}
     assert loaded(program, sorted(modules), tmp_path) == [f"qframe.console.{each}" for each in used]
+
+
+def test_the_collector_runs_once_all_is_imported(tmp_path: Path) -> None:
+    program = """
+import gc, sys
+sys.argv = ["qframe", "size", "--help"]
+from qframe_health import main
+try:
+    main()
+except SystemExit:
+    assert gc.isenabled()
+    assert gc.get_freeze_count()
+"""
+    assert loaded(program, ["qframe.console.queues"], tmp_path) == ["qframe.console.queues"]
+
+
+UNUSED = [
+    *("sqlalchemy", "sqlite3", "greenstalk", "rich", "jinja2", "http.server"),
+    *("qframe.web", "qframe.operations.doctor", "qframe.alerts.checker", "qframe.alerts.channels"),
+    *("qframe.forecast", "qframe.testing", "qframe.celery", "qframe.importing", "qframe.moving"),
+]
+
+
+def test_a_worker_on_redis_loads_nothing_that_it_does_not_use(
+    tmp_path: Path, redis_running: RedisServer
+) -> None:
+    (tmp_path / "qframe.toml").write_text(
+        f'default = "redis"\n[connections.redis]\nurl = "{redis_running.url}"\n'
+    )
+    program = HELP.format(arguments=["work", "--stop-when-empty"])
+    assert loaded(program, [*UNUSED, "redis"], tmp_path) == ["redis"]
 
 
 def test_declaring_jobs_and_running_them_here_loads_no_client(tmp_path: Path) -> None:

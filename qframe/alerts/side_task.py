@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
+from typing import TYPE_CHECKING
 
-from qframe.alerts import channels
-from qframe.alerts.checker import Checker
-from qframe.alerts.readings import Readings
+from qframe import forks
 from qframe.contracts.backend import Capability
 from qframe.drivers.heartbeat import start_thread
 from qframe.drivers.store import Store
 from qframe.exceptions import ConfigurationError
 from qframe.manager import QueueManager
+
+if TYPE_CHECKING:
+    from qframe.alerts.checker import Checker
 
 log = logging.getLogger("qframe")
 
@@ -36,6 +38,11 @@ def place(queues: QueueManager) -> Store:
 
 
 def checker(queues: QueueManager, wake: threading.Event) -> Checker:
+    with forks.undisturbed():  # most workers have no rules
+        from qframe.alerts import channels  # noqa: PLC0415 (only with rules)
+        from qframe.alerts.checker import Checker  # noqa: PLC0415 (only with rules)
+        from qframe.alerts.readings import Readings  # noqa: PLC0415 (only with rules)
+
     settings = queues.settings.alerts
     look = Readings(queues).look
     return Checker(place(queues), settings, look, channels.configured(settings), wake.set)
