@@ -77,8 +77,8 @@ def test_a_second_end_needs_a_fault_between_the_first_start_and_end(
     assert unexplained == (set() if explains else {"1"})
 
 
-@pytest.mark.parametrize(("cut", "explains"), [(9.99, True), (9.97, False)])
-def test_a_cut_explains_a_run_that_was_taken_before_it(
+@pytest.mark.parametrize(("cut", "explains"), [(9.99, True), (9.9, True), (9.86, False)])
+def test_a_cut_explains_a_run_that_was_taken_before_it_was_noticed(
     tmp_path: Path, cut: float, explains: bool
 ) -> None:
     account = _account(tmp_path, "T 1 7 9.98", *TWICE)

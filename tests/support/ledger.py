@@ -26,6 +26,8 @@ _OUT_OF_THE_WAY = 500
 
 _SETTLING = 0.5
 """Seconds between the last line of a job and its settling, at most."""
+_UNNOTICED = 0.1
+"""Seconds for which a worker takes jobs that it received over a connection that is cut by then."""
 
 
 class Ledger:
@@ -87,7 +89,8 @@ class Fault:
         if run.done:
             until = min(until, run.done + _SETTLING)
         since = run.taken or run.begun
-        return self.pid in (None, run.pid) and self.begin <= until and self.end >= since
+        end = self.end if self.pid else self.end + _UNNOTICED
+        return self.pid in (None, run.pid) and self.begin <= until and end >= since
 
     def delayed(self, run: Run) -> bool:
         """Whether a run's worker stood still between the start of the job and its first line."""
