@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from qframe.contracts.failed import FailedJob
 from qframe.contracts.history import STEPS, History
 from qframe.contracts.status import State
 from qframe.contracts.step import Expect, Set, Step, Unset
-from qframe.exceptions import InvalidPayload
+from qframe.exceptions import BackendUnavailable, InvalidPayload
 from qframe.features.base import End, Plan, Pushing, attempts
 from qframe.features.batch import KEY as BATCH
 from qframe.features.context import Context, PushFeature
@@ -188,7 +189,8 @@ def change_acts(
             ttl = max(each.until for each in left) - time.time()
             after = Set(key, to_json(rows).decode(), max(1.0, ttl))
         if backend.apply(Step(None, Expect(key, before), after))[0].applied:
-            remove_expired(backend)
+            with suppress(BackendUnavailable):  # a worker or the next act removes them
+                remove_expired(backend)
             return
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from qframe import (
+    BackendUnavailable,
     Queueable,
     Worker,
     WorkerOptions,
@@ -368,6 +369,21 @@ def test_the_next_act_removes_what_has_expired(expired: tuple[Connection, Path])
     dispatch(Send()).send()
     clear(connection)
     assert rows(path) == 1
+
+
+def test_an_act_is_done_even_if_what_has_expired_cannot_be_removed(
+    expired: tuple[Connection, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, path = expired
+    dispatch(Send()).send()
+
+    def unavailable(prefix: str) -> None:
+        raise BackendUnavailable("gone")
+
+    monkeypatch.setattr(connection.backend, "remove_expired", unavailable)
+    clear(connection)
+    assert [each.jobs for each in undoing.acts_of(connection)] == [1]
+    assert rows(path) == 4
 
 
 class WaitsForRemoval(Queueable):
