@@ -248,6 +248,8 @@ class Steps(Coroutine[Any, Any, Any]):
     To whoever looks at it, it looks as the coroutine does.
     """
 
+    __slots__ = ("_interrupts", "coroutine")
+
     def __init__(self, coroutine: Coroutine[Any, Any, Any], interrupts: SlotInterrupts) -> None:
         self.coroutine = coroutine
         self._interrupts = interrupts
@@ -256,7 +258,7 @@ class Steps(Coroutine[Any, Any, Any]):
         return getattr(self.coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return cast("Generator[Any, Any, Any]", self)
+        return self
 
     def __iter__(self) -> Self:
         return self
@@ -300,6 +302,8 @@ class Steps(Coroutine[Any, Any, Any]):
 
 class TaskSteps(Steps):
     """The coroutine of a task that a job has started: a cancellation of it is only that."""
+
+    __slots__ = ()
 
     def seen(self, error: BaseException) -> BaseException:
         return error

@@ -147,8 +147,6 @@ class LocalSlot(Slot):
         self.runner.signals.leave_if_closed(self.job.name)
         self.come_back()
         attempt.processor = self.interrupts.processor
-        if time.monotonic() - attempt.began > memory.BRIEF:
-            attempt.memory = memory.peak.raised()
         return self.runner.reported(attempt, error)
 
     async def settle(self, settle: needs.Settle) -> None:
@@ -351,6 +349,8 @@ class SlotRunner(SlottedRunner):
             self.let_go(slot.job)
         slot.warn_of_tasks()
         slot.seconds = time.monotonic() - slot.attempt.began
+        if slot.seconds > memory.BRIEF and slot.interrupts.task is not None:
+            slot.attempt.memory = memory.peak.raised()  # one in a thread has looked itself
         self.ended.append(slot)
         self.wake()
 
