@@ -22,7 +22,7 @@ class Latch:
     failed_at: float | None
     """When that member failed."""
     completed_at: float | None
-    """When the latch was closed and all members had arrived, for the first time."""
+    """When the latch was closed and all members had arrived, for the first time since one left."""
     labels: tuple[str, ...] = ()
     """Labels of failed members, ordered by member number, as many as the caller asked for."""
 

@@ -211,6 +211,18 @@ class Arrive:
 
 
 @value
+class Leave:
+    """Take back that a member has arrived; does nothing if it has not, or there is no such latch.
+
+    The latch is not complete any more, until all members have arrived again. If the member was the
+    first that failed, the next failure counts as the first.
+    """
+
+    latch: str
+    member: int
+
+
+@value
 class Close:
     """Declare that all members are known: the latch is complete when they have arrived.
 
@@ -271,7 +283,7 @@ class Afterwards:
 Settling = Delete | Release | Bury
 OfReservation = Start | Renew | Delete | Release | Bury
 OfFact = Expect | Set | Unset | Raise | Add
-OfLatch = Open | Extend | Arrive | Close
+OfLatch = Open | Extend | Arrive | Leave | Close
 OfFailed = Record | Forget
 OfParts = Claim | Afterwards
 Operation = OfReservation | Push | OfFact | OfLatch | OfFailed | OfParts

@@ -37,6 +37,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(op.Open, texts, pushes, numbers, seconds),
     st.builds(op.Extend, texts, numbers),
     st.builds(op.Arrive, texts, numbers, st.booleans(), texts, st.booleans()),
+    st.builds(op.Leave, texts, numbers),
     st.builds(op.Close, texts, st.booleans()),
     st.builds(op.Record, failed),
     st.builds(op.Forget, texts),

@@ -55,7 +55,7 @@ class Tables:
             op.Raise: facts.raise_,
             op.Add: facts.add,
             op.Open: latches.open,
-            **dict.fromkeys((op.Extend, op.Arrive, op.Close), latches.change),
+            **dict.fromkeys((op.Extend, op.Arrive, op.Leave, op.Close), latches.change),
             op.Record: failed.record,
             op.Forget: failed.forget,
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import and_, exists, select, tuple_
 
 from qframe.contracts.facts import Latch, LatchCopy, first_first
-from qframe.contracts.step import Arrive, Close, Extend, Open, Outcome, Push, Result
+from qframe.contracts.step import Arrive, Close, Extend, Leave, Open, Outcome, Push, Result
 from qframe.drivers.database.connection import Database, Session
 from qframe.drivers.database.sql import as_bytes, param, params, upsert
 from qframe.drivers.database.sweep import Sweep, expired
@@ -63,6 +63,7 @@ class Latches:
             members.update().values(failed=0, label="").where(member, m.failed == 1)
         )
         self._member = make(select(m.failed).where(member))
+        self._leave = make(members.delete().where(member))
         self._labels = make(labels.limit(param("limit")))
         self._members = make(select(m.number, m.failed, m.label).where(of_latch).order_by(m.number))
         self._clear = make(latches.delete().where(this))
@@ -102,7 +103,7 @@ class Latches:
             )
         self._sweep.wrote(session, key)
 
-    def change(self, session: Session, operation: Extend | Arrive | Close) -> Push | None:
+    def change(self, session: Session, operation: Extend | Arrive | Leave | Close) -> Push | None:
         """Apply one of the other operations. Returns the message that is due."""
         key = operation.latch
         latch = self._find(session, key)
@@ -113,6 +114,9 @@ class Latches:
             latch.size, quiet = max(latch.size, operation.size), True
         elif isinstance(operation, Close):
             latch.closed = 1
+        elif isinstance(operation, Leave):
+            quiet = True
+            self._take_back(session, latch, operation)
         elif 0 <= operation.member < latch.size:
             due = (self._fail if operation.failed else self._finish)(session, latch, operation)
         else:
@@ -147,6 +151,18 @@ class Latches:
         elif not session.run(self._member, **values).fetchone()[0]:
             return False
         return latch.first_failed == arrival.member
+
+    def _take_back(self, session: Session, latch: _Row, leaving: Leave) -> None:
+        values = {"key": leaving.latch, "number": leaving.member}
+        found = session.run(self._member, **values).fetchone()
+        if found is None:
+            return
+        session.run(self._leave, **values)
+        latch.failed -= found[0]
+        latch.done -= not found[0]
+        latch.completed_at = None
+        if latch.first_failed == leaving.member:
+            latch.first_failed = latch.failed_at = None
 
     def _find(self, session: Session, key: str) -> _Row | None:
         row = session.run(self._locked, key=key, now=session.now).fetchone()

@@ -106,6 +106,15 @@ class OpenLatch:
             due, self.completed_at = True, self.completed_at or now
         return self.opened.then if due else None
 
+    def leave(self, member: int) -> None:
+        """Take back an arrival."""
+        if member in self.done or member in self.failed:
+            self.done.discard(member)
+            self.failed.pop(member, None)
+            self.completed_at = None
+            if self.first_failed is not None and self.first_failed[0] == member:
+                self.first_failed = None
+
     def seen(self, labels: int) -> Latch:
         """Return the current state, with the labels of at most `labels` failed members."""
         counts = self.size, len(self.done), len(self.failed)
@@ -188,6 +197,9 @@ class MemoryBackend(Backend):
                 self._latches[key] = StoredFact(OpenLatch(operation), self._until(ttl))
             case op.Extend(key, size) if latch := self._latch(key):
                 latch.size = max(latch.size, size)
+                self._latches[key] = StoredFact(latch, self._until(latch.opened.ttl))
+            case op.Leave(key, member) if latch := self._latch(key):
+                latch.leave(member)
                 self._latches[key] = StoredFact(latch, self._until(latch.opened.ttl))
             case op.Arrive(key) | op.Close(key) if latch := self._latch(key):
                 self._latches[key] = StoredFact(latch, self._until(latch.opened.ttl))

@@ -22,7 +22,7 @@ _CHECKS: dict[type, Callable[[Any], Sequence[Word]]] = {
     op.Forget: lambda it: ("recorded", it.uuid, _ttl(it.failed_at)),
 }
 """Operations that are checked before anything changes."""
-_EVEN_WHEN_FULL = {op.Expect, op.Unset, op.Forget, op.Record, op.Arrive, op.Close}
+_EVEN_WHEN_FULL = {op.Expect, op.Unset, op.Forget, op.Record, op.Arrive, op.Leave, op.Close}
 """Operations that work when the memory is full, because they end something."""
 _BEGUN = 5
 """Offset of the started message's bytes within a step's words."""
@@ -278,6 +278,7 @@ class RedisSteps:
                 op.Open(latch=name)
                 | op.Extend(latch=name)
                 | op.Arrive(latch=name)
+                | op.Leave(latch=name)
                 | op.Close(latch=name)
             ):
                 return f"{facts}latch:{name}", f"{facts}lost:{name}"
@@ -365,6 +366,7 @@ _ENCODERS: dict[type, _Encoder] = {
     op.Close: RedisSteps._close,  # noqa: SLF001
     op.Expect: _simple(lambda _: ()),  # it is among the checks
     op.Extend: _simple(lambda it: ("extend", it.latch, it.size)),
+    op.Leave: _simple(lambda it: ("leave", it.latch, it.member)),
     op.Record: _simple(lambda it: ("record", it.job.uuid, encoded(it.job))),
     op.Forget: _simple(lambda it: ("forget", it.uuid)),
     **{kind: _simple(words) for kind, words in _SIMPLE.items()},

@@ -24,6 +24,7 @@ from qframe.contracts.step import (
     Expect,
     Extend,
     Forget,
+    Leave,
     Open,
     Operation,
     Push,
@@ -299,6 +300,7 @@ class Author:
             Arrive(latch, member, False, label, push),
             Arrive(latch, member, True, label, push),
             Arrive(latch, member, True, label, push),
+            Leave(latch, member),
             Close(latch, push),
         )
         return self._one(*choices)

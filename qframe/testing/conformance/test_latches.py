@@ -8,7 +8,18 @@ import pytest
 
 from qframe.contracts.backend import Backend, Capability
 from qframe.contracts.facts import Latch, LatchCopy
-from qframe.contracts.step import Arrive, Close, Delete, Extend, Open, Outcome, Push, Result, Set
+from qframe.contracts.step import (
+    Arrive,
+    Close,
+    Delete,
+    Extend,
+    Leave,
+    Open,
+    Outcome,
+    Push,
+    Result,
+    Set,
+)
 from qframe.testing.conformance.bench import Bench
 from qframe.testing.conformance.steps import (
     QUEUE,
@@ -132,6 +143,46 @@ def test_those_that_failed_have_arrived(backend: Backend) -> None:
     apply(backend, None, Close("latch"))
     assert look(backend).completed_at is not None
     assert drained(backend) == [b"then", b"then"]
+
+
+def test_a_member_may_leave_and_arrive_again(backend: Backend) -> None:
+    opened(backend, 2)
+    apply(backend, None, Close("latch"))
+    apply(backend, None, Arrive("latch", 0), Arrive("latch", 1))
+    assert look(backend).completed_at is not None
+    for _ in range(2):
+        apply(backend, None, Leave("latch", 1))
+    assert look(backend) == Latch(2, 1, 0, True, None, None, None)
+    assert drained(backend) == [b"then"]
+    apply(backend, None, Arrive("latch", 1, failed=True, label="one"))
+    assert drained(backend) == [b"then"]
+    latch = look(backend, labels=10)
+    assert (latch.done, latch.failed, latch.first_failed, latch.labels) == (1, 1, 1, ("one",))
+    assert latch.completed_at is not None
+
+
+def test_one_that_has_failed_may_leave_and_the_next_failure_is_the_first(backend: Backend) -> None:
+    opened(backend, 100)
+    apply(backend, None, Arrive("latch", 70, failed=True, label="old"))
+    apply(backend, None, Arrive("latch", 71, failed=True, label="other"))
+    apply(backend, None, Leave("latch", 70))
+    assert drained(backend) == [b"then"]
+    assert look(backend, labels=10) == Latch(100, 0, 1, False, None, None, None, ("other",))
+    apply(backend, None, Leave("latch", 71), Arrive("latch", 70, failed=True, label="new"))
+    assert drained(backend) == [b"then"]
+    latch = look(backend, labels=10)
+    assert (latch.failed, latch.first_failed, latch.labels) == (1, 70, ("new",))
+    apply(backend, None, Arrive("latch", 70), Leave("latch", 70))
+    assert (look(backend).done, look(backend).failed) == (0, 0)
+
+
+def test_one_that_has_not_arrived_does_not_leave(backend: Backend) -> None:
+    apply(backend, None, Leave("latch", 0))
+    assert backend.latch("latch") is None
+    opened(backend, 2)
+    apply(backend, None, Arrive("latch", 1), Leave("latch", 0), Leave("latch", -1))
+    apply(backend, None, Leave("latch", 2))
+    assert look(backend) == Latch(2, 1, 0, False, None, None, None)
 
 
 def test_then_is_pushed_at_every_so_many_that_are_done(backend: Backend) -> None:

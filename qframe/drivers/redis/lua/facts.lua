@@ -116,6 +116,27 @@ local function about_latches(FACTS)
     return found.every > 0 and found.done % found.every == 0
   end
 
+  -- Takes back that a member has arrived.
+  local function leave(name, number)
+    local field, bit = bits_of(number)
+    local latch, lost = latch_keys(name)
+    local found = read_latch(name, field)
+    if not found then return end
+    local has_failed = redis.call('ZREMRANGEBYSCORE', lost, number, number) > 0
+    local is_done = math.floor(found.bits / bit) % 2 == 1
+    if has_failed then
+      found.failed = redis.call('HINCRBY', latch, 'failed', -1)
+    elseif is_done then
+      redis.call('HSET', latch, field, string.format('%.0f', found.bits - bit))
+      redis.call('HINCRBY', latch, 'done', -1)
+    end
+    if has_failed or is_done then
+      redis.call('HDEL', latch, 'completed_at')
+      if found.first == number then redis.call('HDEL', latch, 'first', 'failed_at') end
+    end
+    keep(name, found)
+  end
+
   -- Pushes what is due, or hands it over.
   local function release_then(name, pushes)
     local latch = latch_keys(name)
@@ -168,6 +189,9 @@ local function about_latches(FACTS)
         if found.size < tonumber(b) then redis.call('HSET', latch, 'size', b) end
         keep(a, found)
       end
+      return i + 3
+    elseif op == 'leave' then -- latch, member
+      leave(a, b)
       return i + 3
     elseif op == 'close' then -- latch, '1' to push
       change_latch(a, nil, false, '', b == '1')
