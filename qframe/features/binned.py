@@ -23,15 +23,19 @@ from qframe.contracts.history import STEPS, History
 from qframe.contracts.status import State
 from qframe.contracts.step import Expect, Set, Step, Unset
 from qframe.exceptions import BackendUnavailable, InvalidPayload
+from qframe.features import flow_undo
 from qframe.features.base import End, Plan, Pushing, attempts
 from qframe.features.batch import KEY as BATCH
 from qframe.features.context import Context, PushFeature
-from qframe.features.flow import KEY as FLOW
+from qframe.features.flow import NodePlace
+from qframe.features.flow_return import binned_fact
 from qframe.features.reserved import Feature, ReservedJob
 from qframe.features.steps import StepsFeature
 
 _ENTRIES = "binned:"
 _MOST_ACTS = 200
+OF_CANCELLED = "of a flow that was cancelled"
+"""Why a job is removed for good that would be skipped anyway."""
 _A_DAY = 86400.0
 _KINDS: dict[str, Callable[[Any], Any]] = {
     "id": str, "action": str, "of": str, "who": str, "at": float, "until": float,
@@ -85,6 +89,8 @@ class BinEntry:
     """The record, if the job had failed."""
     batch: str = ""
     """The batch that ran until the job was removed."""
+    node: str | None = None
+    """The state that its node of a flow had, "" if none; None if it is not of a flow."""
 
     @property
     def size(self) -> int:
@@ -103,6 +109,7 @@ class BinEntry:
             "buried": self.buried,
             "facts": [[each.key, each.value, each.ttl, each.rank] for each in self.facts],
             "batch": self.batch,
+            "node": self.node,
         }
         if record is not None:
             fields["record"] = [
@@ -122,6 +129,7 @@ class BinEntry:
                 queue, raw, due, int(fields["attempts"]),
                 base64.b64decode(fields["notes"]), fields["buried"] is True,
                 tuple(_fact(*each) for each in fields["facts"]), batch=str(fields["batch"]),
+                node=None if fields.get("node") is None else str(fields["node"]),
             )  # fmt: skip
             if (row := fields.get("record")) is None:
                 return made
@@ -222,11 +230,21 @@ def of_reservation(job: ReservedJob, *, due: float | None, buried: bool) -> BinE
     """Return the entry of a held job that is about to be removed. Raises `InvalidPayload`."""
     context, reservation = job.context, job.reservation
     pushing = context.as_it_is(job.raw_body, job.queue)
-    if FLOW in pushing.message:
-        raise InvalidPayload("a job of a flow is cancelled with what follows it")
+    place, node = NodePlace.of(pushing.message), None
+    if place is not None and job.refusal is None:
+        if flow_undo.is_over(context, place):
+            raise InvalidPayload(OF_CANCELLED)
+        node = flow_undo.state_before(context, place)
     facts = kept_of(context, pushing, reservation.notes) if job.refusal is None else ()
     return BinEntry(
-        job.queue, job.raw_body, due, reservation.attempts, reservation.notes, buried, facts
+        job.queue,
+        job.raw_body,
+        due,
+        reservation.attempts,
+        reservation.notes,
+        buried,
+        facts,
+        node=node,
     )
 
 
@@ -236,10 +254,15 @@ class BinFeature(Feature):
 
     key: ClassVar[str] = "bin"
     entry: Set = field()
+    until: float = 0.0
+    """Until when it is kept (epoch seconds)."""
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         if end.state is State.CANCELLED:
             plan.add(self.entry)
+            place = None if job.message is None else NodePlace.of(job.message)
+            if place is not None:
+                plan.add(binned_fact(place, self.until))
 
 
 def batch_named(message: Any) -> str:  # noqa: ANN401 (a payload)

@@ -11,6 +11,8 @@ each signed for its key if there is a signing key, and these latches:
 - the latch `flow:ID:join:N` counts the nodes before N, if they are several, and pushes a job that
   pushes N (`flow_jobs.py`). The latch `flow:ID:map:N` counts the jobs of a map, and the fact of
   this name says how many were pushed.
+- `flow:ID:b:N`: until when a removed job of node N is in the bin. `flow:ID:c:N`: the jobs of node
+  N, cancelled because of such a removal, for as long (`flow_return.py`).
 - `flow:ID:follow`: the job that follows a node with many after it. `flow:ID:catch`: the jobs to
   push after a failure. `flows:TIME:ID` lists the flows, the latest first.
 
@@ -122,6 +124,15 @@ def jobs_key(flow: str, node: int) -> str:
 
 def state_key(flow: str, node: int) -> str:
     return f"flow:{flow}:s:{node}"
+
+
+def binned_key(flow: str, node: int) -> str:
+    return f"flow:{flow}:b:{node}"
+
+
+def cancelled_key(flow: str, node: int | str = "") -> str:
+    """Return the key of the jobs of a cancelled node; without one, what all keys begin with."""
+    return f"flow:{flow}:c:{node}"
 
 
 def join_key(flow: str, node: int) -> str:
@@ -369,7 +380,7 @@ class FlowFeature(Feature):
             return None
         context = job.context
         head, text = context.backend.read(flow_key(place.flow), place.state_key)
-        with_state = _state_word(context, place.state_key, text)
+        with_state = state_word(context, place.state_key, text)
         if with_state is NodeState.DONE:
             job.read_once(KEY, lambda: NodeState.DONE)
             return f"{DONE_BEFORE}its flow has gone on"
@@ -450,7 +461,7 @@ def _words(job: ReservedJob, end: End) -> str:
     return tracebacks.brief(error, 500) if isinstance(error, BaseException) else str(error or "")
 
 
-def _state_word(context: Context, key: str, text: str | None) -> NodeState | None:
+def state_word(context: Context, key: str, text: str | None) -> NodeState | None:
     """Return the state, also if the result cannot be decrypted; None if it cannot be trusted."""
     if text is None:
         return None
@@ -494,7 +505,7 @@ def plan_end(
     blocks = ended.state is NodeState.FAILED and edges.on_failure != CONTINUE
     label = f"{node}:{ended.uuid}" if blocks else ""
     plan.add(Arrive(flow_key(flow), node, blocks, label))
-    was = _state_word(context, key, before)
+    was = state_word(context, key, before)
     if was in {NodeState.DONE, NodeState.SKIPPED}:
         if len(edges.to) <= MANY:
             plan.add(*_arrivals(flow, edges.to))

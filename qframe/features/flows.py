@@ -37,6 +37,7 @@ from qframe.features.base import Plan, attempts
 from qframe.features.chain import ChainPlan, is_id
 from qframe.features.context import Context, Prepared
 from qframe.features.flow import AT_ONCE, KEPT, MANY, ROOT, Edges, Ended, NodePlace
+from qframe.features.flow_return import LATER, FlowReturn, binned_until
 from qframe.features.reserved import ReservedJob
 from qframe.payload.text import one_line
 
@@ -213,19 +214,30 @@ class FlowStore:
     # -- going on ---------------------------------------------------------------------------------
 
     def follow(self, identity: str, node: int) -> None:
-        """Push, or cancel, what follows a node, in portions."""
-        edges, ended = self._node(identity, node)
+        """Push, or cancel, what follows a node, in portions.
+
+        What the removal of its job has cancelled waits again if the job is back.
+        """
+        key = flow.state_key(identity, node)
+        kept, text, binned = self._backend.read(
+            flow.edges_key(identity, node), key, flow.binned_key(identity, node)
+        )
+        edges = flow.read_edges(self.context, identity, node, kept)
+        ended = flow.read_state(self.context, key, text)
         if edges is None:
             log.warning("the flow %s is not kept (any more): nothing follows", identity)
             return
         state = NodeState.DONE if node == ROOT else ended.state if ended else None
+        if binned is not None and (state is None or not edges.cancels(state)):
+            FlowReturn(self.context, identity, self.repeated, self.join).after(node, edges)
         if state is None:
             return
         if edges.goes_on(state):
             for some in _portions(edges.to):
                 self.repeated(identity, lambda plan, to=some: self._following(identity, to, plan))  # type: ignore[misc] # as bound
         elif edges.cancels(state):
-            self._cancel_after(identity, edges)
+            cause = Expect(key, text), flow.binned_key(identity, node)
+            self._cancel_after(identity, edges, cause)
 
     def _following(self, identity: str, to: Sequence[tuple[int, int]], plan: Plan) -> bool:
         flow.plan_following(self.context, identity, to, plan)
@@ -248,6 +260,8 @@ class FlowStore:
         """End a map if a job of it has failed, or all have ended."""
 
         def ended(plan: Plan) -> bool:
+            binned = flow.binned_key(identity, node)
+            (before,) = self._backend.read(binned)
             latch = self._backend.latch(flow.map_key(identity, node), _LABELS)
             edges, _ = self._node(identity, node)
             if latch is None or edges is None:
@@ -266,6 +280,8 @@ class FlowStore:
                 made = Ended(state, at, name=edges.name, remark=words, jobs=latch.size)
             else:
                 made = Ended(NodeState.DONE, at, name=edges.name, jobs=latch.size)
+            if latch.failed and made.state is not NodeState.FAILED:
+                plan.add(Expect(binned, before))  # a removed job of it may just come back
             flow.plan_end(self.context, place, made, plan, encrypt=False)
             return True
 
@@ -318,14 +334,14 @@ class FlowStore:
                 for each in edges.batches if edges is not None else ():
                     members.cancel(each)
 
-    def _cancel_after(self, identity: str, edges: Edges) -> None:
+    def _cancel_after(self, identity: str, edges: Edges, cause: tuple[Expect, str]) -> None:
         """Cancel all nodes behind one that wait; again if it was interrupted."""
         seen: set[int] = set()
         ahead = [number for number, _ in edges.to]
         while ahead:
             some = ahead[:AT_ONCE]
             ahead = ahead[AT_ONCE:]
-            self._cancel(identity, some)
+            self._cancel(identity, some, cause)
             states = flow.states(self.context, [flow.state_key(identity, each) for each in some])
             gone = [
                 number
@@ -340,24 +356,54 @@ class FlowStore:
                         seen.add(follower)
                         ahead.append(follower)
 
-    def _cancel(self, identity: str, nodes: Sequence[int]) -> None:
-        """Cancel those of the nodes that were not pushed."""
+    def _cancel(
+        self, identity: str, nodes: Sequence[int], cause: tuple[Expect, str] | None = None
+    ) -> None:
+        """Cancel those of the nodes that were not pushed.
+
+        `cause` is the state of the node because of which, and the key that says until when its
+        removed job is in the bin: while that may come back, their jobs are kept.
+        """
 
         def cancelled(plan: Plan) -> bool:
+            lasts = 0.0
+            if cause is not None:
+                state, binned = self._backend.read(cause[0].key, cause[1])
+                if until := binned_until(binned):
+                    if state != cause[0].value:
+                        return False  # it is back
+                    lasts = until - time.time() + LATER
             texts = self._backend.read(*(flow.jobs_key(identity, each) for each in nodes))
             for number, text in zip(nodes, texts, strict=True):
-                if text is None:
-                    continue
-                key = flow.jobs_key(identity, number)
-                ended = Ended(NodeState.CANCELLED, time.time())
-                plan.add(Expect(key, text), Unset(key))
-                plan.add(
-                    flow.written_state(self.context, flow.state_key(identity, number), ended),
-                    Arrive(flow.flow_key(identity), number),
-                )
+                if text is not None:
+                    self._plan_cancelled(identity, number, text, lasts, plan)
+                elif lasts:
+                    self._keep_longer(flow.cancelled_key(identity, number), lasts, plan)
+            if lasts and cause is not None and plan.operations:
+                plan.add(cause[0])
             return True
 
         self.repeated(identity, cancelled)
+
+    def _plan_cancelled(
+        self, identity: str, number: int, jobs: str, lasts: float, plan: Plan
+    ) -> None:
+        key = flow.jobs_key(identity, number)
+        ended = Ended(NodeState.CANCELLED, time.time())
+        plan.add(
+            Expect(key, jobs),
+            Unset(key),
+            flow.written_state(self.context, flow.state_key(identity, number), ended),
+            Arrive(flow.flow_key(identity), number),
+        )
+        if lasts:
+            plan.add(Set(flow.cancelled_key(identity, number), jobs, lasts))
+
+    def _keep_longer(self, key: str, lasts: float, plan: Plan) -> None:
+        """Keep the jobs of a node that another removal has cancelled before."""
+        (found,) = self._backend.copy(key)
+        if found is not None and found.ttl is not None and found.ttl < lasts:
+            plan.add(Expect(key, found.value), Set(key, found.value, lasts))
 
     # -- one flow ---------------------------------------------------------------------------------
 
@@ -477,7 +523,11 @@ class FlowStore:
         self.repeated(identity, due)
         found = self.find(identity)
         if found is not None and found.record.is_finished and not found.record.failed:
-            self._shorten(identity, found)
+            self._keep_for(flow.KEPT_AFTER, found)
+
+    def keep_on(self, found: StoredFlow) -> None:
+        """Keep everything as long as before its end, since it goes on."""
+        self._keep_for(KEPT, found)
 
     def _plan_catch(self, identity: str, plan: Plan, queue: str) -> None:
         latch = self._backend.latch(flow.flow_key(identity), 1000)
@@ -496,32 +546,32 @@ class FlowStore:
             self.context, flow.catch_key(identity), text, f"the flow {identity}", plan, cause, queue
         )
 
-    def _shorten(self, identity: str, found: StoredFlow) -> None:
-        """Keep everything for `KEPT_AFTER` from now on; the latches expire by themselves."""
+    def _keep_for(self, seconds: float, found: StoredFlow) -> None:
+        """Keep everything so long from now on; the latches expire by themselves."""
+        identity = found.record.id
         heads = flow.flow_key(identity), index_key(identity, found.record.created_at)
         maps = [*from_json(found.text).get("maps", ())]
         counts = [flow.map_key(identity, number) for number in maps]
         for some in _portions([flow.follow_key(identity), flow.catch_key(identity), *counts]):
-            self._rewrite(some)
+            self._rewrite(some, seconds)
         for numbers in _portions(range(found.record.total)):
             keys = [key(identity, each) for each in numbers for key in _KEYS]
-            self._rewrite(keys)
+            self._rewrite(keys, seconds)
         for number in maps:
             latch = self._backend.latch(flow.map_key(identity, number))
             key = flow.state_key(identity, number)
             for items in _portions(range(0 if latch is None else latch.size)):
-                self._rewrite([f"{key}:{item}" for item in items])
-        self._rewrite(heads)
+                self._rewrite([f"{key}:{item}" for item in items], seconds)
+        self._rewrite(heads, seconds)
 
-    def _rewrite(self, keys: Sequence[str]) -> None:
-        texts = self._backend.read(*keys)
-        again = [
-            Set(key, text, flow.KEPT_AFTER)
-            for key, text in zip(keys, texts, strict=True)
-            if text is not None
-        ]
-        if again:
-            self._backend.apply(Step(None, *again))
+    def _rewrite(self, keys: Sequence[str], seconds: float) -> None:
+        for _ in attempts("what is kept of a flow"):
+            found = zip(keys, self._backend.read(*keys), strict=True)
+            texts = [(key, text) for key, text in found if text is not None]
+            # As they are: an undo may change them at this moment.
+            again = [each for key, text in texts for each in _again(key, text, seconds)]
+            if not again or self._backend.apply(Step(None, *again))[0].applied:
+                return
 
     # -- all of them ------------------------------------------------------------------------------
 
@@ -570,6 +620,10 @@ def _record(identity: str, fields: Mapping[str, Any], latch: Latch) -> FlowRecor
         cancelled_at=fields.get("cancelled_at"),
         finished_at=latch.completed_at,
     )
+
+
+def _again(key: str, text: str, seconds: float) -> tuple[Expect, Set]:
+    return Expect(key, text), Set(key, text, seconds)
 
 
 def _portions(every: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from qframe.connection import Connection
 from qframe.contracts.browsing import Place
 from qframe.contracts.failed import FailedJob
-from qframe.features.flow import KEY as FLOW
+from qframe.features.binned import OF_CANCELLED
+from qframe.features.flow import NodePlace
+from qframe.features.flow_undo import is_over
 from qframe.manager import QueueManager
 from qframe.operations.bin import BinAction
-from qframe.operations.binning import why_not_waiting
+from qframe.operations.binning import is_internal, why_not_waiting
 from qframe.payload.text import count_of
 
 _PAGE = 500
@@ -45,24 +47,31 @@ class BinForecast:
         self._actions = BinAction(manager, "", "", "", is_on=is_on)
         self.kept = 0
         self.lost: Counter[str] = Counter()
+        self._over: dict[tuple[str, str], bool] = {}
+        """Whether a flow was cancelled."""
 
     def add(self, connection: Connection, raw: bytes, more: int = 0, *, waits: bool = True) -> None:
         """Adds a job that waits, or has failed."""
         at = self._actions.at(connection)
         size = len(raw) + more
         why = at.refusal(size)
-        if (
-            not why
-            and waits
-            and b'"flow"' in raw
-            and FLOW in connection.context.as_it_is(raw, "").message
-        ):
-            why = "a job of a flow is cancelled with what follows it"
+        if not why and waits and b'"flow"' in raw and self._is_of_cancelled(connection, raw):
+            why = OF_CANCELLED
         if not why:
             at.count(size)
             self.kept += 1
         else:
             self.lost[why] += 1
+
+    def _is_of_cancelled(self, connection: Connection, raw: bytes) -> bool:
+        context = connection.context
+        place = NodePlace.of(context.as_it_is(raw, "").message)
+        if place is None:
+            return False
+        flow = connection.name, place.flow
+        if flow not in self._over:
+            self._over[flow] = is_over(context, place)
+        return self._over[flow]
 
     def add_failed(self, record: FailedJob) -> int:
         """Adds a failed job. Returns 1, for who counts them."""
@@ -91,7 +100,8 @@ class BinForecast:
             while not self._actions.at(connection).refusal():
                 page = connection.backend.browse(queue, place, _PAGE, after)
                 for each in page.found:
-                    self.add(connection, each.raw_body)
+                    if not is_internal(each.raw_body):  # what a flow needs to go on stays
+                        self.add(connection, each.raw_body)
                 seen, after = seen + len(page.found), page.after
                 if not after:
                     break

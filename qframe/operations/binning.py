@@ -25,11 +25,17 @@ from qframe.features.steps import StepsFeature
 from qframe.payload.text import one_line
 
 _INTERNAL = b'"job":"qframe.features.'
+_NODE = b'"flow":{"id":'
 _NEEDS = Capability.FACTS | Capability.SEARCH | Capability.BROWSE
 _PAGE = 500
 _AT_ONCE = 100
 _READY, _REST, _LINED = "0", "1", "2"
 """How the number of an entry begins: ready jobs come back first, those in line last."""
+
+
+def is_internal(raw: bytes) -> bool:
+    """Whether a job is qframe's own, and no node of a flow."""
+    return _INTERNAL in raw and _NODE not in raw
 
 
 def why_not_waiting(connection: Connection) -> str:
@@ -138,7 +144,7 @@ class Binning:
             entry = replace(entry, batch=batch)
         removal.entry = entry
         begins = _READY if due is None and not buried else _REST
-        job.features = (*job.features, BinFeature(self._fact(entry, begins)))
+        job.features = (*job.features, BinFeature(self._fact(entry, begins), self.act.until))
 
     def _is_running(self, batch: str) -> bool:
         kept = self.connection.batches()
@@ -207,7 +213,7 @@ class Binning:
                 size += len(each.raw_body)
                 if self.act.jobs + len(found) >= self._left[0] or self.refusal(size):
                     return found
-                if _INTERNAL not in each.raw_body:
+                if not is_internal(each.raw_body):
                     found.append(each)
             after = page.after
             if not after:
@@ -223,7 +229,7 @@ class Binning:
             if not new:
                 internal |= {job.reservation.id: job for job in held}
                 break
-            staying = [job for job in new if _INTERNAL in job.raw_body]
+            staying = [job for job in new if is_internal(job.raw_body)]
             internal |= {job.reservation.id: job for job in staying}
             count += self._remove_held([job for job in new if job not in staying])
         if internal:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from pydantic import BaseModel
 
 from qframe.connection import Connection
 from qframe.contracts.backend import Capability
-from qframe.contracts.step import Expect, Operation, Raise, Record, Set, Step, Unset
-from qframe.exceptions import BackendUnavailable, InvalidSignature, QframeError
+from qframe.contracts.step import Expect, Operation, Raise, Record, Result, Set, Step, Unset
+from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature, QframeError
 from qframe.features import binned
 from qframe.features.base import Plan
 from qframe.features.batch import KEY as BATCH
@@ -20,6 +21,9 @@ from qframe.features.binned import BinAct, BinEntry
 from qframe.features.chain import KEY as CHAIN
 from qframe.features.context import push_of
 from qframe.features.debounce import DebounceFeature
+from qframe.features.flow import KEY as FLOW
+from qframe.features.flow import NodePlace, cancelled_key
+from qframe.features.flow_undo import ended_since, plan_back
 from qframe.features.once import OnceFeature
 from qframe.features.status import StatusFeature
 from qframe.features.steps import KEY as STEPS
@@ -31,8 +35,11 @@ from qframe.payload.timing import iso
 _AT_ONCE = 50
 _TRIES = 10
 _MOST_TROUBLES = 5
+_AT_WORK = 5.0
+"""Seconds that an undo has for a push, where steps are not atomic."""
 _COPIED = {
-    BATCH, CHAIN, STEPS, UniqueFeature.key, DebounceFeature.key, OnceFeature.key, StatusFeature.key,
+    BATCH, CHAIN, FLOW, STEPS, UniqueFeature.key, DebounceFeature.key, OnceFeature.key,
+    StatusFeature.key,
 }  # fmt: skip
 """The features of which the entry has the facts; the others are asked as at a retry by hand."""
 
@@ -148,14 +155,27 @@ def purge(connection: Connection, act: str = "") -> int:
     # By their keys: the list has the latest acts only.
     prefix, after = binned.entry_key(name, act) if act else binned.all_entries(name), ""
     while page := backend.scan(prefix, _AT_ONCE, after):
-        own = [Unset(key) for key, _ in page if binned.is_entry(name, key)]
+        own = [(key, text) for key, text in page if binned.is_entry(name, key)]
+        if own and not act:
+            _purge_flows(connection, own)
         if own:
-            backend.apply(Step(None, *own))
+            backend.apply(Step(None, *(Unset(key) for key, _ in own)))
         after = page[-1][0]
     binned.change_acts(
         backend, name, lambda acts: [each for each in acts if act not in {"", each.id}]
     )
     return count
+
+
+def _purge_flows(connection: Connection, entries: Iterable[tuple[str, str]]) -> None:
+    """Removes what is kept of the jobs that were cancelled because of these."""
+    backend = connection.backend
+    for key, text in entries:
+        with suppress(ValueError, InvalidSignature, InvalidPayload):
+            place = _place(connection, BinEntry.read(connection.context.opened(key, text).text))
+            kept = [] if place is None else backend.scan(cancelled_key(place.flow))
+            if kept:
+                backend.apply(Step(None, *(Unset(each) for each, _ in kept)))
 
 
 # -- one entry ------------------------------------------------------------------------------------
@@ -171,24 +191,43 @@ def _bring_back(connection: Connection, key: str, text: str, done: Undone) -> No
         _bring_back_failed(connection, entry, key, text, done)
         return
     for _ in range(_TRIES):
-        plan, why = _plan(connection, entry)
-        if why:
-            done.stays(why)
-            return
-        plan.add(Expect(key, text), Unset(key))
         is_there = not connection.context.joint and _is_there(connection, entry)
-        if is_there:
-            plan = Plan(None, Expect(key, text), Unset(key))
-        (result,) = connection.backend.apply(plan)
+        plan, why = (_flow_plan if is_there else _plan)(connection, entry)
+        if why and not is_there:
+            done.stays(f"{_shown(entry)}: {why}")
+            return
+        result = _applied(connection, key, text, plan)
         if result.applied:
-            plan.applied()
             done.there += is_there
             done.back += not is_there
+            plan.applied()
             _revive_batch(connection, entry)
             return
         if result.key == key:
             return  # another undo has it
+        if result.key == _mark(key):
+            again = f"repeat this one in {_AT_WORK:g} s"
+            done.stays(f"{_shown(entry)}: another undo is bringing it back; {again}")
+            return
     done.stays(f"what {_shown(entry)} needs is changed again and again")
+
+
+def _applied(connection: Connection, key: str, text: str, plan: Plan) -> Result:
+    """Applies the step that brings a job back, and removes its entry."""
+    backend = connection.backend
+    if connection.context.joint:
+        plan.add(Expect(key, text), Unset(key))
+        return backend.apply(plan)[0]
+    # The entry goes last: an undo that follows a killed one finds it. The mark keeps out others.
+    plan.add(Expect(key, text), Expect(_mark(key), None), Set(_mark(key), "", _AT_WORK))
+    (result,) = backend.apply(plan)
+    if result.applied:
+        backend.apply(Step(None, Unset(key, text), Unset(_mark(key))))
+    return result
+
+
+def _mark(key: str) -> str:
+    return f"undoing:{key}"
 
 
 def _plan(connection: Connection, entry: BinEntry) -> tuple[Plan, str]:
@@ -197,7 +236,10 @@ def _plan(connection: Connection, entry: BinEntry) -> tuple[Plan, str]:
     pushing = replace(context.as_it_is(entry.raw, entry.queue), retried=True)
     facts, why = _facts(connection, entry)
     if why:
-        return Plan(), f"{_shown(entry)}: {why}"
+        return Plan(), why
+    plan, why = _flow_plan(connection, entry)
+    if why:
+        return Plan(), why
     delay = 0.0 if entry.due is None else max(0.0, entry.due - time.time())
     push = replace(
         push_of(pushing),
@@ -206,11 +248,27 @@ def _plan(connection: Connection, entry: BinEntry) -> tuple[Plan, str]:
         notes=entry.notes,
         buried=entry.buried,
     )
-    plan = Plan(None, *facts, push)
+    plan.operations = [*facts, push, *plan.operations]
     for feature in context.features_of(pushing.message):
         if feature.key not in _COPIED:
             feature.push(context, pushing, plan)
     return plan, ""
+
+
+def _flow_plan(connection: Connection, entry: BinEntry) -> tuple[Plan, str]:
+    """Returns the step after which the flow of a job waits for it; or why it cannot be."""
+    plan, place = Plan(), _place(connection, entry)
+    if place is None:
+        return plan, ""
+    why = plan_back(connection.context, place, entry.node or "", plan)
+    return plan, why
+
+
+def _place(connection: Connection, entry: BinEntry) -> NodePlace | None:
+    """Returns the node of a flow that a removed job belongs to."""
+    if entry.node is None:
+        return None
+    return NodePlace.of(connection.context.as_it_is(entry.raw, entry.queue).message)
 
 
 def _facts(connection: Connection, entry: BinEntry) -> tuple[list[Operation], str]:
@@ -230,7 +288,13 @@ def _facts(connection: Connection, entry: BinEntry) -> tuple[list[Operation], st
 
 
 def _is_there(connection: Connection, entry: BinEntry) -> bool:
-    """Whether a job is in its queue, where it may have been pushed without its entry's removal."""
+    """Whether a job is in its queue, where it may have been pushed without its entry's removal.
+
+    Or has been: the flow of a job says so.
+    """
+    place = _place(connection, entry)
+    if place is not None and ended_since(connection.context, place, entry.node or ""):
+        return True
     uuid = envelope.uuid_of(entry.raw)
     if not uuid or Capability.SEARCH not in connection.capabilities:
         return False

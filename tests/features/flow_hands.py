@@ -83,7 +83,7 @@ class Hands:
                 job.settle(End(State.COMPLETE, result=result))
 
     @contextmanager
-    def interrupted(self, calls: int, others: Callable[[], None]) -> Iterator[None]:
+    def interrupted(self, calls: int, others: Callable[[], object]) -> Iterator[None]:
         """Let `others` go on before one call of a backend that changes something; 0: do not."""
         left, kept = [calls], [(part, part.apply) for part in self.parts]
 
