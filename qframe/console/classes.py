@@ -21,7 +21,7 @@ def jobs(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="Only jobs of this name or pattern; one alone is shown in full.",
             autocompletion=completion.jobs,
         ),

@@ -107,7 +107,7 @@ def failed(  # noqa: PLR0913 (one for each option of the command)
 def retry(  # noqa: PLR0913 (one for each option of the command)
     uuids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[IDS]...", help="uuids, the start or end of one, or `all`."),
+        typer.Argument(metavar="ID", help="uuids, the start or end of one, or `all`."),
     ] = None,
     *,
     queue: QueueOption = None,
@@ -167,7 +167,7 @@ def retry(  # noqa: PLR0913 (one for each option of the command)
 def forget(
     uuids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[IDS]...", help="uuids, or the start or end of one."),
+        typer.Argument(metavar="ID", help="uuids, or the start or end of one."),
     ] = None,
     *,
     where: Where = "",

@@ -39,7 +39,7 @@ _LAG = 60.0
 def monitor(
     rules: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RULE]...", help="Rules; default: those of [alerts]."),
+        typer.Argument(metavar="RULE", help="Rules; default: those of [alerts]."),
     ] = None,
     *,
     watch: Annotated[

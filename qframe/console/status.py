@@ -94,7 +94,7 @@ def status(
 def event(
     uuid: Annotated[str, typer.Argument(metavar="ID", help="uuid of the job.")],
     name: Annotated[str, typer.Argument(help="The name that the job waits for.")],
-    value: Annotated[str, typer.Argument(metavar="[JSON]", help="Its value.")] = "null",
+    value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
     *,
     connection: ConnectionOption = None,
     config: Config = None,
@@ -122,7 +122,7 @@ def event(
 def cancel(
     uuid: Annotated[
         str,
-        typer.Argument(metavar="[ID]", help=_WHICH),
+        typer.Argument(metavar="ID", help=_WHICH),
     ] = "",
     *,
     where: Where = "",

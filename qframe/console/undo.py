@@ -24,7 +24,7 @@ _COLUMNS = ("id", "at", "who", "action", "of", "jobs", "until")
 
 def undo(
     identity: Annotated[
-        str, typer.Argument(metavar="[ID]", help="The act; default: the last one.")
+        str, typer.Argument(metavar="ID", help="The act; default: the last one.")
     ] = "",
     *,
     listing: Annotated[
