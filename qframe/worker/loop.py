@@ -258,6 +258,7 @@ class Loop:
     def _stand_by(self) -> None:
         """Paused or vetoed: holds nothing, settles what ends, and waits."""
         self.runner.at_rest()
+        self._receive_no_more()
         self.runner.settler.flush()
         self._give_back_held()
         self.runner.sleep(EVERY)
@@ -265,6 +266,7 @@ class Loop:
     def _rest(self) -> None:
         self._rested = self.jobs
         self.runner.at_rest()
+        self._receive_no_more()
         self.runner.settler.flush()
         self.runner.pause(self.options.rest)
 
@@ -323,6 +325,7 @@ class Loop:
                 self.runner.watchdog.spare()
                 self._reserve(room)
             else:
+                self._receive_no_more()
                 self.runner.settler.flush()
         if self._outage.since or not self._answered:
             self._backend_answers()
@@ -461,8 +464,9 @@ class Loop:
         self._prefetch.slots = asked
         if asked != before:
             events.fire(events.WorkerScaled, self.connection.name, self._given, asked)
-        if asked < before:
-            self._give_back_held()  # there may be no room for it soon
+        if asked < before:  # there may be no room for it soon
+            self._receive_no_more()
+            self._give_back_held()
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -633,6 +637,8 @@ class Loop:
     def _let_go(self) -> None:
         """Deletes the last jobs and gives back held ones."""
         try:
+            with suppress(BackendUnavailable):  # the end of a job is worth a try of its own
+                self._receive_no_more()
             self.runner.settler.flush()
             self._give_back_held()
             if self._concurrency is not None:
@@ -640,9 +646,12 @@ class Loop:
         except BackendUnavailable as error:
             log.warning("reserved jobs become available when their leases end: %s", error)
 
-    def _give_back_held(self) -> None:
+    def _receive_no_more(self) -> None:
+        """Gives back what came while it waited, and lets nothing come as jobs end."""
         if self._answered:
-            self.connection.backend.wait((), 0)  # and jobs reserved while waiting
+            self.connection.backend.wait((), 0)
+
+    def _give_back_held(self) -> None:
         while self._held:
             try:
                 self._held.pop().settle(End(State.WAITING))

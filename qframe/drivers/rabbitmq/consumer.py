@@ -23,6 +23,8 @@ from qframe.drivers.rabbitmq.settings import RabbitmqSettings
 from qframe.drivers.sockets import readable
 from qframe.exceptions import BackendUnavailable
 
+_IN_A_ROW = 8
+"""Messages that a worker with one slot gets one after the other until they flow."""
 _BRIEF = 1.0
 """Seconds after which a job is too long for messages to be delivered beside it unasked."""
 _SOON = 0.01
@@ -39,9 +41,9 @@ _PATIENCE = 1.0
 class Consumer(ReceivingConnection):
     """One connection with one channel. One thread receives; others may settle and renew.
 
-    While a worker fills many slots with brief jobs of one queue, messages flow: as many are
-    unacknowledged as there are slots, and no more. Else it asks for each message, or for some at
-    once.
+    While a worker fills many slots with brief jobs of one queue, or one slot again and again,
+    messages flow: as many are unacknowledged as there are slots, and no more. Else it asks for each
+    message, or for some at once.
     """
 
     def __init__(self, settings: RabbitmqSettings) -> None:
@@ -51,6 +53,8 @@ class Consumer(ReceivingConnection):
         self._flow: MessageFlow | None = None
         self._oldest = (0, 0.0)
         """The tag of a job that is held, and since when it was known to be."""
+        self._in_a_row = 0
+        """How many messages it has got one by one since a queue had none."""
         self._long: set[str] = set()
         """The queues of which several messages came the last time several were asked for."""
 
@@ -76,24 +80,29 @@ class Consumer(ReceivingConnection):
             found = self._late([name])
             if found:
                 return found
+            if flows and limit == 1 and self._in_a_row >= _IN_A_ROW and not self.held:
+                return self._begin_flow(name, limit)
         if limit == 1 or name not in self._long:
             first = self.get(name)
+            self._in_a_row = 0 if first is None else self._in_a_row + 1
             if first is None or limit == 1:
                 return [] if first is None else [first]
             found.append(first)
         with self.lock:
             self._open()
             window = limit - len(found)
-            begins = flows and name in self._long and self._are_brief()
-            if begins:
-                self._flow = MessageFlow(name, window + len(self.held), self.held)
-                self._widen(self._flow, window)
-                return self._flowing(name, limit)
+            if flows and name in self._long and self._are_brief():
+                return self._begin_flow(name, window)
             found += self._cancel(self._consume([name], window), window)
         (self._long.add if len(found) > 1 else self._long.discard)(name)
         return found
 
     # -- while messages flow ----------------------------------------------------------------------
+
+    def _begin_flow(self, name: str, window: int) -> list[Delivery]:
+        self._flow = MessageFlow(name, window + len(self.held), self.held)
+        self._widen(self._flow, window)
+        return self._flowing(name, window)
 
     def _flowing(self, name: str, limit: int) -> list[Delivery]:
         """Return what has come of a flow.
@@ -162,6 +171,7 @@ class Consumer(ReceivingConnection):
             if flow is None:
                 return []
             self._long.discard(flow.name)
+            self._in_a_row = 0
             return self._cancel(flow.tags, flow.window)
 
     # -- waiting ----------------------------------------------------------------------------------

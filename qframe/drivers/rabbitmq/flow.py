@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 _SPARE = 1.0
-"""Seconds for which a flow may have more messages than are wanted: slots are being left."""
+"""Seconds for which a flow may have more or fewer messages than are wanted."""
 
 
 class MessageFlow:
@@ -49,6 +49,6 @@ class MessageFlow:
     def fits(self, wanted: int) -> bool:
         """Whether so many messages are as many as there are slots, or were a moment ago."""
         now = time.monotonic()
-        if wanted >= self._slots:
+        if wanted == self._slots:
             self._fitted = now
         return now - self._fitted <= _SPARE
