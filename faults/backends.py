@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ class Backend(ABC):
 
     features: ClassVar[frozenset[str]] = frozenset()
     shortest_lease: ClassVar[float] = 1.0
+    silence: ClassVar[float] = 0.0
+    """Seconds after which the server takes a silent worker for dead, where no lease says so."""
     store: ClassVar[str] = ""
     """The connection with the facts and the failed jobs; "" for that of the driver."""
 
@@ -155,6 +158,7 @@ class RabbitmqBackend(ServerBackend):
     """A RabbitMQ of one node; the facts are in an SQLite file."""
 
     features = frozenset({"server", "network", "rabbitmq"})
+    silence = 3.0
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -165,6 +169,11 @@ class RabbitmqBackend(ServerBackend):
         """Give a connection to the server."""
         port = proxy.port if proxy else self.server.port
         return {**_NOTICES_SOON, "url": f"amqp://guest:guest@127.0.0.1:{port}"}
+
+    def requests(self) -> Mapping[str, bytes]:
+        """Give the numbers of their methods: `ack`, `publish` and `get` of the class `basic`."""
+        numbers = {"delete": 80, "push": 40, "reserve": 70}
+        return {name: struct.pack(">HH", 60, number) for name, number in numbers.items()}
 
     def kill(self) -> None:
         """Kill it with signal 9, once it has written down that the queues are there."""

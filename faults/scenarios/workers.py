@@ -80,7 +80,8 @@ def zombie_owner(site: Site) -> None:
         while owners < wanted and stops < 5 * wanted + 10:
             stops += 1
             worker = site.victim(within=0.05)
-            site.stop_for(worker, site.lease * site.chance.uniform(1.3, 2.2))
+            lease = max(site.lease, site.backend.silence)
+            site.stop_for(worker, lease * site.chance.uniform(1.3, 2.2))
             if not site.was_taken_over(worker.pid):
                 continue  # its job had just ended
             owners += 1

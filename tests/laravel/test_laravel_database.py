@@ -527,9 +527,14 @@ def push_shared(app: DatabaseApplication, by: str, data: dict[str, Any]) -> None
         app.queue.push(foreign("app.jobs.Shared", data))
 
 
-EXPECTED = ("PHP does not like", "try restarting transaction (SQL: update `jobs` set")
-"""What Laravel's workers may report: a job's own error and, on MariaDB, a deadlock as they take a
-job; they have taken none then, and go on."""
+NOT_DELETED = "try restarting transaction (SQL: delete from `jobs` where"
+EXPECTED = (
+    "PHP does not like",
+    "try restarting transaction (SQL: update `jobs` set",
+    NOT_DELETED,
+)
+"""What Laravel's workers may report: a job's own error and, on MariaDB, a deadlock. As they take a
+job, they have taken none then, and go on. As they delete one that is done, it runs again."""
 
 
 def storm(app: DatabaseApplication) -> None:
@@ -559,11 +564,12 @@ def storm(app: DatabaseApplication) -> None:
     assert [each.stop() for each in (*python, *php)] == [0] * 4
     starts = Counter((entry["data"]["word"], entry["attempts"]) for entry in app.entries("start"))
     ends = Counter(entry["data"]["word"] for entry in app.entries("end"))
+    reported = [line for one in php for line in one.err.splitlines()]
+    not_deleted = sum(NOT_DELETED in line for line in reported)
     assert set(starts.values()) == {1}
-    assert set(ends.values()) == {1}
+    assert ends.total() - len(ends) <= not_deleted
     assert len(ends) == 4 * each
     assert app.failed() == []
-    reported = [line for one in php for line in one.err.splitlines()]
     troubles = [line for line in reported if not any(each in line for each in EXPECTED)]
     assert troubles == []
     assert [one.err for one in python] == ["", ""]
