@@ -30,6 +30,7 @@ _MOST_KINDS = 500
 """So many different troubles are told apart."""
 _MOST_PLACES = 50
 _MOST_FIELDS = 5
+_PLACES_SHOWN = 3
 _OWN = "qframe."
 """What the modules of qframe's own jobs begin with."""
 
@@ -132,9 +133,6 @@ def places_in_words(places: Mapping[str, int]) -> str:
     most = sorted(places.items(), key=lambda each: -each[1])
     shown = [f"{count:,} {where}" for where, count in most[:_PLACES_SHOWN]]
     return ", ".join([*shown, *(["..."] if len(most) > len(shown) else [])])
-
-
-_PLACES_SHOWN = 3
 
 
 def check(
