@@ -98,7 +98,8 @@ def queues(
 
 
 @pytest.mark.parametrize(
-    "options", [WorkerOptions(max_jobs=COUNT, memory=0), WorkerOptions(max_jobs=COUNT, rest=0.01)]
+    "options",
+    [WorkerOptions(max_jobs=COUNT, memory=0), WorkerOptions(max_jobs=COUNT, rest=0.01, memory=0)],
 )
 def test_workers_that_follow_each_other_keep_the_order(
     queues: QueueManager, options: WorkerOptions
