@@ -33,7 +33,8 @@ class LookResult(NamedTuple):
 def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) -> LookResult:
     """Search for a message until it is found, all positions are searched, or `seconds` have passed.
 
-    It may miss a message that moves during the search.
+    A short queue is searched whole, however late it is. The search may miss a message that moves
+    meanwhile.
     """
     ends = None if seconds is None else time.monotonic() + seconds
     spans, made = backend.spans(queue), envelope.dispatched_at(uuid)
@@ -44,12 +45,13 @@ def look(backend: Backend, queue: str, uuid: str, seconds: float | None = None) 
                 return LookResult(found)
     if ends is None or not spans:
         return LookResult(_among(backend, queue, uuid, None))
+    is_short = sum(span.end - span.first for span in spans) <= 2 * CLOSE
     for span in spans:
         # From the end: removing messages at the front shifts the others, and this way none is
         # missed.
         size = max(AT_ONCE, (span.end - span.first) // _PARTS)
         for end in range(span.end, span.first, -size):
-            if time.monotonic() > ends:
+            if not is_short and time.monotonic() > ends:
                 return LookResult(None, is_complete=False)
             part = span._replace(first=max(span.first, end - size), end=end)
             found = _among(backend, queue, uuid, part)

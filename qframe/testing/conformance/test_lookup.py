@@ -109,6 +109,15 @@ def test_a_look_that_was_too_short_says_so(backend: Backend) -> None:
     assert seen.found is not None or not seen.is_complete
 
 
+def test_a_short_queue_is_searched_whole_however_late_it_is(backend: Backend) -> None:
+    needs(backend, Capability.SEARCH)
+    fill(backend, [uuid_at(number, version=4) for number in range(3)])
+    fill(backend, ["not a uuid"], delay=60)
+    assert found(backend, uuid_at(1, version=4), -1.0) is Place.READY
+    assert found(backend, "not a uuid", -1.0) is Place.DELAYED
+    assert look(backend, QUEUE, "none", -1.0) == (None, True)
+
+
 @pytest.mark.usefixtures("small")
 def test_a_message_that_names_another_is_not_that_one(backend: Backend) -> None:
     backend.apply(Step(None, Push(QUEUE, payload(uuid_at(1), more=uuid_at(2)))))
