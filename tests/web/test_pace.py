@@ -30,7 +30,8 @@ def test_an_overview_says_what_it_does_not_know_yet(
     monkeypatch.setattr(board.Board, "queues", never)
     monkeypatch.setattr(board.Board, "unsafe", never)
     text = small.client().get("/").text
-    assert "Still loading: how many jobs wait, what is unsafe." in text
+    loading = ", ".join(re.findall(r"Still loading: ([^.]*)\.", text))  # on a busy machine, more
+    assert {"how many jobs wait", "what is unsafe"} <= {*loading.split(", ")}
     assert not re.search(r"<dt>Ready</dt><dd>\d", text)
 
 
