@@ -174,12 +174,10 @@ def _imported(module: str) -> ModuleType:
 def _made(name: str, module: str, function: str) -> Any:  # noqa: ANN401 (as above)
     """Imports the module of a command, and returns what typer makes of its function."""
     found = _imported(f"qframe.console.{module}")
-    acts: dict[str, Callable[..., object]] = {}
-    about = None
     if module == "schedule":
-        about, acts = "List, run, pause and add schedules.", found.COMMANDS
+        acts, about = found.COMMANDS, "List, run, pause and add schedules."
     else:
-        acts[name] = getattr(found, function)
+        acts, about = {name: getattr(found, function)}, None
     made = typer.Typer(help=about, cls=GroupedCommands, rich_markup_mode=None, add_completion=False)
     for each, act in acts.items():
         made.command(each, help=_shown(act))(act)

@@ -35,6 +35,10 @@ def state_before(context: Context, place: NodePlace) -> str:
 def ended_since(context: Context, place: NodePlace, before: str) -> str:
     """Return how a removed job of a flow has ended since, as it was back; "" if it has not."""
     (own,) = context.backend.read(place.state_key)
+    return _ended(context, place, before, own)
+
+
+def _ended(context: Context, place: NodePlace, before: str, own: str | None) -> str:
     state = state_word(context, place.state_key, own)
     return "" if own in {None, before} or state in {None, NodeState.CANCELLED} else str(state)
 
@@ -58,7 +62,7 @@ def plan_back(context: Context, place: NodePlace, before: str, plan: Plan) -> st
         return "its flow is not kept any more"
     if found.record.cancelled_at is not None:
         return "its flow was cancelled meanwhile"
-    if state := ended_since(context, place, before):
+    if state := _ended(context, place, before, own):
         return f"its node of the flow is {state} meanwhile"
     _plan_head(flows, found, plan)
     has_ended = state_word(context, node.state_key, whole) is NodeState.CANCELLED

@@ -20,7 +20,7 @@ from qframe.features.binned import BinAct
 from qframe.manager import QueueManager
 from qframe.metrics import version as versions
 from qframe.metrics.by_tag import metrics_of
-from qframe.metrics.deploys import Deploy, Deploys, put_together
+from qframe.metrics.deploys import KEEP, Deploy, Deploys, put_together
 from qframe.metrics.kept import Metrics
 from qframe.metrics.series import Fields
 from qframe.operations import (
@@ -258,6 +258,10 @@ class Board(BoardSource):
         return [
             DeployState.of(each, now) for each in reversed(marks) if now - each.at < hours * 3600
         ]
+
+    def deployed_at(self) -> str:
+        """Returns when the last deploy was marked; "" if none is kept."""
+        return next((each.at for each in self.deploys(KEEP / 3600)), "")
 
     def batches(self, limit: int = 100) -> list[BatchRecord]:
         return self._latest("batches", Connection.batches)[:limit]

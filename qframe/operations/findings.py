@@ -13,7 +13,6 @@ from qframe.alerts.checker import alerts_on
 from qframe.alerts.life import Alert
 from qframe.alerts.side_task import place
 from qframe.exceptions import BackendUnavailable
-from qframe.metrics.deploys import KEEP
 from qframe.operations import payload_reports
 from qframe.operations.activity import Trend
 from qframe.operations.board import Board
@@ -272,9 +271,7 @@ def _of_causes(causes: Iterable[CauseState]) -> list[Finding]:
 
 def _of_payloads(board: Board) -> list[Finding]:
     """Returns what the last checks of stored payloads found, unless a deploy came after them."""
-    deploys = board.deploys(KEEP / 3600)
-    since = deploys[0].at if deploys else ""
-    telling = payload_reports.that_tell(board.payload_reports(), since)
+    telling = payload_reports.that_tell(board.payload_reports(), board.deployed_at())
     return [_warning(payload_reports.sentence_of(each), "/payloads") for each in telling]
 
 

@@ -17,6 +17,7 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Capability
 from qframe.drivers import process
 from qframe.exceptions import BackendUnavailable, InvalidSignature, QframeError
+from qframe.features.base import attempts
 from qframe.manager import QueueManager
 from qframe.operations.payloads import PayloadCheck, PayloadTrouble, places_in_words
 from qframe.payload.text import count_of, one_line
@@ -32,7 +33,6 @@ _LARGEST = 30_000
 """Bytes of a report at most."""
 _MOST_LINES = 50
 _MOST_SILENT = 10
-_TRIES = 10
 
 _Count = Annotated[int, Field(ge=0, le=10**12)]
 _Lines = Annotated[list[str], Field(max_length=_MOST_LINES)]
@@ -207,14 +207,13 @@ def _keepers(queues: QueueManager, first: str) -> Iterator[Connection]:
 def _keep_at(connection: Connection, report: PayloadReport) -> None:
     text = report.model_dump_json()
     keys = _OF_COMMANDS if report.where == COMMAND else _OF_PAGES
-    for _ in range(_TRIES):
+    for _ in attempts("the last reports"):
         texts = connection.store.get(*keys)
         ages = [_age(connection, key, kept) for key, kept in zip(keys, texts, strict=True)]
         at = ages.index(min(ages))
         kept = connection.context.sealed(keys[at], text)
         if connection.store.swap({keys[at]: (texts[at], kept)}, KEEP):
             return
-    raise BackendUnavailable("the last reports are changed again and again")
 
 
 def _age(connection: Connection, key: str, text: str | None) -> tuple[bool, str]:

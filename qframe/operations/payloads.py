@@ -20,6 +20,7 @@ from qframe.jobs import unset, upgrades
 from qframe.jobs.called import fields_of_call
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
+from qframe.jobs.registry import Registry
 from qframe.manager import QueueManager
 from qframe.operations.stored_payloads import FoundPayload, StoredPayloads
 from qframe.payload import encryption, envelope, tracebacks
@@ -143,7 +144,8 @@ def check(
     Nothing is reserved or changed. At most so many of each queue and each other place are read; 0:
     all. Payloads are read one after the other, so memory does not grow with their number.
     """
-    checking = PayloadChecking(queues, only, at_most=at_most, failed=failed)
+    stored = StoredPayloads(queues, only, at_most=at_most, failed=failed)
+    checking = PayloadChecking(queues.registry, stored)
     for _ in checking.steps():
         pass
     return checking.result()
@@ -162,16 +164,9 @@ class _TroubleError(Exception):
 class PayloadChecking:
     """A check of stored payloads, one after the other, that counts by reason."""
 
-    def __init__(
-        self,
-        queues: QueueManager,
-        only: str | None = None,
-        *,
-        at_most: int = 0,
-        failed: bool = True,
-    ) -> None:
-        self._registry = queues.registry
-        self._stored = StoredPayloads(queues, only, at_most=at_most, failed=failed)
+    def __init__(self, registry: Registry, stored: StoredPayloads) -> None:
+        self._registry = registry
+        self._stored = stored
         self._unknown: dict[str, str] = {}
         self._found = PayloadCheck()
         self._troubles: dict[tuple[str, str], PayloadTrouble] = {}

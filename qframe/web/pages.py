@@ -13,7 +13,6 @@ from urllib.parse import unquote
 from qframe.contracts.failed import FailedJob
 from qframe.exceptions import BackendUnavailable, ConfigurationError, QframeError
 from qframe.failed.filters import NAMES, Filter
-from qframe.metrics.deploys import KEEP
 from qframe.operations import failures, findings, lists
 from qframe.operations.actions.of_payloads import AT_MOST
 from qframe.operations.activity import Trend
@@ -283,10 +282,9 @@ def _classes(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _payloads(view: PageView, _params: Mapping[str, str]) -> dict[str, Any]:
-    deploys = view.board.deploys(KEEP / 3600)
     return {
         "reports": view.board.payload_reports(),
-        "deployed_at": deploys[0].at if deploys else "",
+        "deployed_at": view.board.deployed_at(),
         "at_most": AT_MOST,
         "silent": view.board.silent,
     }

@@ -11,6 +11,7 @@ from qframe.operations.actions.background import in_background
 from qframe.operations.actions.wanted import Done, Wanted
 from qframe.operations.board import Board
 from qframe.operations.payloads import PayloadCheck, PayloadChecking
+from qframe.operations.stored_payloads import StoredPayloads
 
 NAME = "check-payloads"
 AT_MOST = 1_000
@@ -39,7 +40,8 @@ def _steps(board: Board, wanted: Wanted, who: str) -> Iterator[Callable[[], bool
         queues.registry.load()
     except ConfigurationError as error:
         raise ConfigurationError(f"nothing was checked: {error}") from None
-    checking = PayloadChecking(queues, wanted.connection or None, at_most=AT_MOST)
+    stored = StoredPayloads(queues, wanted.connection or None, at_most=AT_MOST)
+    checking = PayloadChecking(queues.registry, stored)
     found, is_cut = checking.result(), False
     began = time.thread_time()
     for can_run in checking.steps():
