@@ -10,7 +10,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Locator,
+    Page,
+    Request,
+    sync_playwright,
+)
 
 from qframe import Flow, PendingBatch
 from qframe.operations.board import Board
@@ -55,6 +62,21 @@ class Window:
     def sees(self, text: str) -> None:
         """Wait until something is seen."""
         self.page.get_by_text(text).first.wait_for()
+
+    def loads(self, element: Locator) -> Locator:
+        """Load the page again until it has an element, and give it.
+
+        A page without scripts stays as it was first shown, with what was known by then.
+        """
+
+        def there() -> bool:
+            if element.count():
+                return True
+            self.page.reload()
+            return False
+
+        wait_for(there, str(element), 45)
+        return element
 
     def is_clean(self) -> None:
         """Fail where the console told of something, or somebody else was asked."""
