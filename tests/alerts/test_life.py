@@ -20,23 +20,16 @@ from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.store import Store
 from qframe.exceptions import BackendUnavailable
 from qframe.rules import Rule, parse
+from tests.support.clock import Clock
 from tests.support.process import wait_for
 
 START = 1_800_000_000.0
 WAITS = "wait > 60s on mail"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    clock = Clock(START)
     stand_in = SimpleNamespace(time=clock, monotonic=time.monotonic)
     monkeypatch.setattr(checker, "time", stand_in)
     return clock

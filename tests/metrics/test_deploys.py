@@ -13,6 +13,7 @@ from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.store import Store
 from qframe.metrics import deploys, version
 from qframe.metrics.deploys import KEEP, KEY, MOST, ROLLING, Deploy, Deploys, put_together
+from tests.support.clock import Clock
 
 
 @pytest.fixture
@@ -20,15 +21,11 @@ def marks() -> Deploys:
     return Deploys(Store(MemoryBackend()))
 
 
-class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_800_000_000.0
-        monkeypatch.setattr("qframe.metrics.deploys.time.time", lambda: self.now)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+    clock = Clock()
+    monkeypatch.setattr("qframe.metrics.deploys.time.time", clock)
+    return clock
 
 
 def versions(marks: Deploys) -> list[str]:

@@ -17,22 +17,15 @@ from qframe.metrics import counters, kept, recorder
 from qframe.metrics.kept import BY_MINUTE, BY_TEN_MINUTES, Gauge, Metrics, added_up
 from qframe.metrics.recorder import Recorder
 from qframe.metrics.series import BOUNDS, FINE, OTHER, RUN, UNKNOWN, WAIT, Pair
+from tests.support.clock import Clock
 
 START = 1_800_000_000.0
 JOB = Pair("q", "app.Job")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    clock = Clock(START)
     for module in (kept, recorder):
         monkeypatch.setattr(module, "time", SimpleNamespace(time=clock))
     return clock

@@ -16,6 +16,7 @@ from qframe.contracts.browsing import Place
 from qframe.schedules.definition import book
 from qframe.schedules.scheduler import Scheduler
 from qframe.schedules.schedulers import Schedulers
+from tests.support.clock import Clock
 
 START = datetime(2026, 11, 25, 12, 0, 30, tzinfo=UTC).timestamp()
 
@@ -26,23 +27,13 @@ class Send(Queueable):
     def handle(self) -> None: ...
 
 
-class Clock:
-    """A clock that stands still until it is told."""
-
-    def __init__(self, now: float = START) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Bench:
     """A manager, and any number of hosts that dispatch its schedules."""
 
     def __init__(self, queues: QueueManager) -> None:
         self.queues = queues
         self.queue: Connection = queues.connection()
-        self.clock = Clock()
+        self.clock = Clock(START)
 
     def host(self, clock: Callable[[], float] | None = None) -> Scheduler:
         """Give another host, which has taken its first turn."""

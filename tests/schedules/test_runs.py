@@ -14,7 +14,8 @@ from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.hooks import of_process
 from qframe.schedules.definition import book
 from qframe.schedules.rows import ScheduleRows
-from tests.schedules.conftest import START, Bench, Clock, Send
+from tests.schedules.conftest import START, Bench, Send
+from tests.support.clock import Clock
 
 
 class Odd(Queueable):

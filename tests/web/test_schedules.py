@@ -17,7 +17,8 @@ from qframe.features.base import End
 from qframe.schedules.definition import book
 from qframe.schedules.rows import ScheduleRow, ScheduleRows, keys_of
 from qframe.schedules.schedulers import Schedulers
-from tests.schedules.conftest import Clock, Send
+from tests.schedules.conftest import START, Send
+from tests.support.clock import Clock
 from tests.web.conftest import FROM_HERE, Site
 
 
@@ -34,7 +35,7 @@ def host(site: Site, clock: Callable[[], float]) -> None:
 
 
 def test_it_shows_and_acts_without_the_code_of_the_jobs(small: Site) -> None:
-    clock = Clock()
+    clock = Clock(START)
     schedule(Send()).daily_at("13:00").timezone("Europe/Vienna").name("<nightly>")
     host(small, clock)
     client = small.client()
@@ -88,7 +89,7 @@ def test_rows_are_added_and_removed(small: Site, fresh: Path) -> None:
     assert "already" in act("add-schedule")[1]
     assert "no such row" in act("change-schedule", id="other")[1]
     assert act("change-schedule", when="every 10s; between 0:00 23:59")[0] == 200
-    clock = Clock()
+    clock = Clock(START)
     scheduler = Schedulers(small.queues, [small.queue], clock=clock).scheduler(small.queue)
     scheduler.turn()
     clock.now += 10
@@ -180,7 +181,7 @@ def test_a_change_that_meets_another_keeps_both(
 
 def test_who_may_only_read_has_no_buttons(small: Site) -> None:
     schedule(Send()).daily().name("nightly")
-    host(small, Clock())
+    host(small, Clock(START))
     page = small.client(lambda _: "read").get("/schedules").text
     assert "nightly" in page
     assert "/actions/" not in page
@@ -188,7 +189,7 @@ def test_who_may_only_read_has_no_buttons(small: Site) -> None:
 
 
 def test_it_shows_how_the_last_runs_ended(small: Site) -> None:
-    clock = Clock()
+    clock = Clock(START)
     schedule(Send()).every_seconds(10).name("often")
     scheduler = Schedulers(small.queues, [small.queue], clock=clock).scheduler(small.queue)
     scheduler.turn()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from html import unescape
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from qframe import Queueable, dispatch
 from qframe.operations import queues
 from qframe.operations.why import of_job
 from qframe.web import Visitor, rendering
+from tests.support.clock import Clock
 from tests.web.conftest import FROM_HERE, Site
 
 
@@ -26,6 +28,14 @@ class Mail(Queueable):
 
 class Kept(Mail):
     track = True
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the clock, so that "for 0s" does not depend on the machine."""
+    clock = Clock(time.time())
+    monkeypatch.setattr(time, "time", clock)
+    return clock
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +114,7 @@ def test_a_page_does_not_wait_long_for_it(small: Site, monkeypatch: pytest.Monke
 
 
 def test_a_later_look_explains_where_the_job_was_found_then(
-    small: Site, monkeypatch: pytest.MonkeyPatch
+    small: Site, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = dispatch(Mail()).send()
     client, explained, found_at = small.client(), of_job.of_page, list[float]()
@@ -118,6 +128,7 @@ def test_a_later_look_explains_where_the_job_was_found_then(
     for _ in range(2):
         client.get(f"/jobs/{uuid}")
         client.post("/actions/pause", data=other, headers=FROM_HERE)  # all is read anew
+        clock.now += 1
     first, second = found_at
     assert second > first
 
