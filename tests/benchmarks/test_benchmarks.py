@@ -250,7 +250,6 @@ def test_every_measure_on_sqs_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="memory and CPU time are read from /proc")
 def test_every_measure_of_workers_is_reported(tmp_path: Path) -> None:
     binary("redis-server")
@@ -269,7 +268,6 @@ def test_every_measure_of_workers_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_every_measure_of_overlapping_is_reported_and_never_two_ran_at_once(tmp_path: Path) -> None:
     binary("redis-server")
     binary("beanstalkd")
@@ -287,7 +285,6 @@ def test_every_measure_of_overlapping_is_reported_and_never_two_ran_at_once(tmp_
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(150)
 def test_every_measure_of_schedules_is_reported(tmp_path: Path) -> None:
     binary("redis-server")
     file = tmp_path / "raw.json"
@@ -304,7 +301,6 @@ def test_every_measure_of_schedules_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(150)
 def test_every_measure_of_features_is_reported(tmp_path: Path) -> None:
     binary("redis-server")
     file = tmp_path / "raw.json"
@@ -344,7 +340,6 @@ def test_every_measure_of_awaiting_is_reported_and_so_is_who_is_not_here(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="processor time is read from /proc")
 @pytest.mark.parametrize("against", [False, True])
 def test_every_workload_is_reported_also_beside_another_checkout(

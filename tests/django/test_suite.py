@@ -150,7 +150,6 @@ def test_a_test_database_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)  # eight processes, each of which sets Django up
 def test_a_new_project(tmp_path: Path) -> None:
     shop = DjangoShop(tmp_path)
     assert "no issues" in shop.done("check")

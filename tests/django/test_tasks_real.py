@@ -15,7 +15,7 @@ from tests.support.django_shop import WORK, DjangoShop, databases, in_database
 from tests.support.mariadb_server import MariadbServer
 from tests.support.sql_server import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 SHOWN = """
 import json
 from qframe.django.compat import task_backends

@@ -298,7 +298,6 @@ def test_one_job_beside_a_thousand_of_another_group_is_the_second(here: Connecti
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_one_job_beside_a_hundred_thousand_of_another_group_is_the_second(
     fresh: Path, backend: dict[str, Any]
 ) -> None:

@@ -135,7 +135,6 @@ def site(tmp_path: Path, database: SqlServer, receiver: Receiver) -> Iterator[Si
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_orders_come_in_while_everything_breaks(site: Site) -> None:
     chance = random.Random(17)
     names = ["relay", "worker", "pool", "dispatcher1", "dispatcher2"]

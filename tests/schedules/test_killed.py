@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import settings_of
 from tests.support.process import Process, Project, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 SECONDS = 25.0
 OFFSETS = (0.0, 2.5, -2.5)

@@ -36,7 +36,7 @@ _DEFINITIONS = {
 }
 """The user `weak` may do nothing."""
 _BIN = Path("/usr/lib/rabbitmq/bin")
-_START_WITHIN = 100.0
+_START_WITHIN = 240.0
 """Seconds that a start may take on a busy machine."""
 _QUICK_TO_NOTICE = "-kernel net_ticktime 8"
 """Seconds without a sign of life after which a node takes another one for gone."""

@@ -124,7 +124,6 @@ def expected(path: Path, checker: str) -> set[tuple[str, int]]:
     return {place for place, but in marks.items() if checker not in but}
 
 
-@pytest.mark.timeout(300)  # without a cache, mypy reads all of pydantic
 def test_what_is_wrong_is_an_error_and_an_editor_shows_what_is_right(
     told: dict[str, Told], files: list[Path]
 ) -> None:

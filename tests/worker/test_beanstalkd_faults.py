@@ -11,7 +11,6 @@ from tests.support.marks import slow
 GATE = ("F5", "F6", "F15", "F40", "F42", "F43", "F45", "F60", "F61", "D1")
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", ["F1", *slow(*GATE)])
 def test_no_job_is_lost_and_none_done_twice_without_a_cause(name: str) -> None:
     beanstalkd()

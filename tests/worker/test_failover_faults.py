@@ -12,7 +12,6 @@ LONG = ("F53", "F55", "F56", "F57")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "name", ["F54", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)]
 )

@@ -8,7 +8,6 @@ from tests.support import gate
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_no_job_is_lost_whatever_happens_to_the_workers() -> None:
     """About 40 s: nothing lost, run unsent or left; each job done twice explained by a fault."""
     gate.passes("MIX", "database", quick=False)

@@ -10,7 +10,6 @@ LONG = ("F46", "F49", "F50", "F52", "F58")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "name", ["F47", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)]
 )

@@ -202,7 +202,7 @@ def test_after_so_many_exceptions_jobs_wait_and_use_up_no_try(
     assert len(waited) == 5
     for line in waited:
         assert float(line[3]) >= float(first[3]) + 5.99
-        assert int(line[4]) >= 1, "it was released"
+    assert any(int(line[4]) >= 1 for line in waited), "none was released"
     failed = limited.failed()
     assert [record.name for record in failed] == ["limited.Sync"] * 2
     assert all("the service is down" in record.exception for record in failed)

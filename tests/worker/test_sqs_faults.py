@@ -10,7 +10,6 @@ LONG = ("F1", "F2", "F5", "F66")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "name", ["F65", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)]
 )

@@ -148,7 +148,6 @@ def test_a_new_file_that_another_is_just_setting_up_is_waited_for(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_workers_killed_at_random_lose_and_double_nothing(
     backend: DatabaseBackend, tmp_path: Path, file: Path, seed: int
@@ -195,7 +194,6 @@ def test_workers_killed_at_random_lose_and_double_nothing(
         assert raw.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
-@pytest.mark.timeout(180)
 def test_producers_killed_at_random_lose_nothing_that_was_accepted(
     backend: DatabaseBackend, tmp_path: Path
 ) -> None:
