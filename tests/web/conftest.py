@@ -15,7 +15,7 @@ from qframe import QueueManager, manager
 from qframe.connection import Connection
 from qframe.contracts import FailedJob, History
 from qframe.contracts.backend import Capability
-from qframe.web import app
+from qframe.web import app, class_page, job_pages, pages, rendering
 from qframe.web.access import Authorize
 
 FROM_HERE = {"Sec-Fetch-Site": "same-origin"}
@@ -62,6 +62,14 @@ def bulk_page(answer: Any) -> str:
     """Give the page of the background action that an answer leads to."""
     (bulk,) = parse_qs(urlsplit(answer.headers["location"]).query)["bulk"]
     return f"/bulk/{bulk}"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pages wait for slow counts, and search, for as long as a slow machine needs."""
+    monkeypatch.setattr(rendering, "_PATIENCE", 60.0)
+    for module in (pages, job_pages, class_page):
+        monkeypatch.setattr(module, "LOOK", 60.0)
 
 
 @pytest.fixture

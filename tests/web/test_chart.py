@@ -16,6 +16,7 @@ from qframe.metrics.kept import BY_MINUTE, PREFIX
 from qframe.metrics.series import RUN, WAIT, Pair
 from qframe.operations.activity import Activity, Trend
 from qframe.operations.deploys import DeployState
+from qframe.web import rendering
 from qframe.web.chart import chart
 from tests.support.process import wait_for
 from tests.web.conftest import Site
@@ -96,12 +97,7 @@ def test_the_overview_has_a_chart_of_each_period(small: Site, period: str) -> No
     measured(small, 5, done=40, failed=2, started=42, pushed=50)
     Deploys(small.queue.store).mark("2.4.1")
     client = small.client()
-
-    def loaded() -> str:
-        page = client.get("/", params={"period": period}).text
-        return "" if "Still loading" in page else page
-
-    page = wait_for(loaded, "the rates")
+    page = client.get("/", params={"period": period}).text
     assert "<b>50</b> pushed, <b>42</b> ended" in page
     assert 'class="mark"' in page
     assert "<b>&lt;b" not in page
@@ -136,6 +132,7 @@ def test_a_slow_trend_is_shown_later(small: Site, monkeypatch: pytest.MonkeyPatc
         return trend(self, *given)
 
     monkeypatch.setattr(Activity, "trend", slow)
+    monkeypatch.setattr(rendering, "_PATIENCE", 0.0)
     client = small.client()
     try:
         assert "Still loading: 14 days of measurements." in client.get("/?period=14d").text

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from html import unescape
 from typing import Any, Literal
 
-import httpx2
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -23,7 +22,7 @@ from qframe.features.status import Tracked
 from qframe.metrics.deploys import Deploys
 from qframe.operations.activity import Activity
 from qframe.operations.board import Board
-from qframe.web import app, pages, values
+from qframe.web import app, rendering, values
 from qframe.web.markup import dotted
 from qframe.web.pages import PAGES
 from qframe.worker import WorkerOptions, roster
@@ -34,13 +33,9 @@ PLAIN = [path for path in PAGES if "{" not in path]
 
 
 def text_of(client: TestClient, path: str, code: int = 200) -> str:
-    """Give what a page says, without its tags; on a busy machine, when all is counted."""
-
-    def looked() -> list[httpx2.Response]:
-        found = client.get(path)
-        return [] if "Still loading" in found.text else [found]
-
-    (said,) = wait_for(looked, f"{path} with all that is counted")
+    """Give what a page says, without its tags."""
+    said = client.get(path)
+    assert "Still loading" not in said.text
     assert said.status_code == code, said.text
     return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", said.text)))
 
@@ -131,8 +126,7 @@ def test_one_job_is_shown_wherever_it_is(site: Site) -> None:
     assert "No job nobody" in text_of(client, "/jobs/nobody", 404)
 
 
-def test_failed_jobs_by_cause_and_one_by_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "LOOK", 60.0)  # a slow machine shows a whole page, too
+def test_failed_jobs_by_cause_and_one_by_one(site: Site) -> None:
     client = site.client()
     for number in range(60):
         site.keep(f"v-{number:03}", f"ValueError: bad {number}", failed_at=time.time() - number)
@@ -460,10 +454,12 @@ def test_the_classes_do_not_wait_for_slow_measurements(
         return {}
 
     monkeypatch.setattr(Board, "activity", slowly)
+    monkeypatch.setattr(rendering, "_PATIENCE", 0.0)
     client = small.client()
     page = client.get("/classes?hours=336").text
     assert "Still loading: what was measured in this time." in page
     go_on.set()
+    monkeypatch.setattr(rendering, "_PATIENCE", 60.0)
     assert "No job has run in this time" in text_of(client, "/classes?hours=336")
 
 

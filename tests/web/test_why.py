@@ -38,12 +38,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a page wait for explanations however slow this machine is."""
-    monkeypatch.setattr(rendering, "_PATIENCE", 60.0)
-
-
 def reasons(html: str) -> list[str]:
     """Give the sentences of a page, and what mends each."""
     lists = re.findall(r"<ol class=\"reasons\">(.*?)</ol>", html, re.DOTALL)
