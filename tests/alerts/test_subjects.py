@@ -235,7 +235,7 @@ def test_a_pause(here: Connection, watch: Callable[..., Watch]) -> None:
     operations.pause(here, "other")
     assert one.looks(29 * 60) == []
     assert one.looks(2 * 60) == ["+mail"]
-    assert one.text == "here:mail has been paused for 31m"
+    assert one.text.startswith("here:mail has been paused for 31m")
     operations.resume(here, "mail")
     assert one.looks() == ["-mail"]
     operations.pause(here)
@@ -344,7 +344,7 @@ def test_a_job_that_runs_long(queues: QueueManager, watch: Callable[..., Watch])
             assert one.looks(500) == []
             assert one.looks(200) == [f"+{__name__}.Holds"]
             assert "of here:mail on" in one.text
-            assert one.text.endswith(" has run for 11m 40s")
+            assert " has run for 11m 4" in one.text
             Holds.may_end.set()
             wait_for(lambda: not any(each.jobs for each in roster.listed(store)), "its end", 60)
             assert one.looks() == [f"-{__name__}.Holds"]

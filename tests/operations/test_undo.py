@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import time
 from collections.abc import Callable
@@ -346,8 +347,9 @@ def rows(path: Path) -> int:
 
 
 @pytest.fixture
-def expired(fresh: Path) -> tuple[Connection, Path]:
-    """A database with three expired entries."""
+def expired(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Connection, Path]:
+    """A database with three expired entries, which its own sweep does not come to."""
+    monkeypatch.setattr(random, "randrange", lambda every: every - 1)
     connection = connected(fresh, {"driver": "database"})
     path = connection.backend.path()
     assert path is not None

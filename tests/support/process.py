@@ -37,8 +37,11 @@ PATIENCE = 60.0
 """Seconds until a condition that does not come true fails its test; generous for a busy machine."""
 
 _SHOWN = 3000
-_ARRIVAL = 10.0
 """Characters of a process's output that are shown where its test fails."""
+_ARRIVAL = 10.0
+"""Seconds until a signal has arrived, at most."""
+_LOOKS = 20
+"""Looks in a row, a hundredth of a second apart, at which a process that heard a signal sleeps."""
 
 _LOOKS_SELDOM = """
 from qframe.contracts.backend import Backend
@@ -156,6 +159,20 @@ class Process:
         give_up = time.monotonic() + _ARRIVAL
         while _is_pending(self.pid, number) and time.monotonic() < give_up:
             time.sleep(0.005)
+
+    def ask_twice_to_stop(self) -> None:
+        """Send SIGTERM, and again when the process has heard the first, which did not end it."""
+        self.signal(signal.SIGTERM)
+        at_rest = 0
+
+        def heard() -> bool:
+            nonlocal at_rest
+            at_rest = at_rest + 1 if _sleeps(self.pid) else 0
+            return at_rest > _LOOKS
+
+        wait_for(heard, "a process at rest")
+        assert self.alive()
+        self.signal(signal.SIGTERM)
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end and give the exit code."""
@@ -413,6 +430,14 @@ class Project:
         process = Process(command, self.root, name, everything, server)
         self.processes.append(process)
         return process
+
+
+def _sleeps(pid: int) -> bool:
+    """Whether no thread of a process runs, or wants to."""
+    with contextlib.suppress(OSError):
+        stats = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return not any(each.rpartition(")")[2].split()[0] == "R" for each in stats)
+    return False
 
 
 def _is_pending(pid: int, number: signal.Signals) -> bool:

@@ -198,9 +198,7 @@ def test_a_worker_that_is_told_twice_to_stop_gives_permits_back(crowd: Project, 
     worker = crowd.work("--queue", "mail", "--concurrency", slots)
     crowd.wait_for_note("start")
     assert len(permits(crowd)) == 2, "of its queue and its class"
-    worker.signal(signal.SIGTERM)
-    time.sleep(0.2)
-    worker.signal(signal.SIGTERM)
+    worker.ask_twice_to_stop()
     assert worker.wait() == 0
     assert not permits(crowd)
     wait_for(lambda: crowd.sizes("mail").ready == 1, "the job to be ready")

@@ -217,8 +217,7 @@ def test_a_worker_that_is_told_twice_to_stop_gives_a_chunk_back_whole(chunks: Pr
     push(chunks, "*bulk(Sleeps(row=number) for number in range(4))")
     worker = chunks.work()
     chunks.wait_for_note("call")
-    worker.signal(signal.SIGTERM)
-    worker.signal(signal.SIGTERM)
+    worker.ask_twice_to_stop()
     worker.wait()
     chunks.drain()
     assert sizes(chunks) == [4, 4]

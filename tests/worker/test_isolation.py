@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -365,10 +364,7 @@ def test_a_second_stop_gives_the_job_back_uncounted(project: Project) -> None:
     project.push("Sleep", {"seconds": 60}, maxTries=1)
     worker = project.work("--isolate")
     pid = project.wait_for_note("start")[3]
-    worker.signal(signal.SIGTERM)
-    time.sleep(0.3)
-    assert worker.alive()
-    worker.signal(signal.SIGTERM)
+    worker.ask_twice_to_stop()
     assert worker.wait() == 0
     assert "GIVEN BACK" in worker.out
     assert project.notes("finally")
@@ -383,9 +379,7 @@ def test_a_deaf_job_is_given_back_all_the_same(project: Project) -> None:
     project.push("iso.Deaf")
     worker = project.work("--isolate", "--grace", 0.3)
     pid = project.wait_for_note("start", "deaf")[3]
-    worker.signal(signal.SIGTERM)
-    time.sleep(0.3)
-    worker.signal(signal.SIGTERM)
+    worker.ask_twice_to_stop()
     assert worker.wait() == 0
     assert is_gone(pid)
     assert "GIVEN BACK" in worker.out

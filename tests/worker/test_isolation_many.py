@@ -289,10 +289,7 @@ def test_the_second_stop_signal_gives_all_back_uncounted(project: Project) -> No
     project.push("iso.Deaf", maxTries=1)
     worker = work(project, "--grace", 2)
     pids = started(project, 4)
-    worker.signal(signal.SIGTERM)
-    time.sleep(0.3)
-    assert worker.alive()
-    worker.signal(signal.SIGTERM)
+    worker.ask_twice_to_stop()
     assert worker.wait() == 0
     assert worker.out.count("GIVEN BACK") == 4
     assert len(project.notes("finally")) == 3
@@ -363,8 +360,7 @@ def test_a_worker_lists_what_it_runs(project: Project) -> None:
     shown = project.start("workers").finished()
     assert re.search(r"running +2 +5 +Sleep", shown.out)
     assert shown.out.count("Sleep") == 2
-    worker.signal(signal.SIGTERM)
-    worker.signal(signal.SIGTERM)
+    worker.ask_twice_to_stop()
     assert worker.wait() == 0
 
 

@@ -78,10 +78,7 @@ def test_a_second_stop_gives_the_running_job_back_uncounted(project: Project) ->
     project.push("Sleep", {"seconds": 30, "word": "long"}, maxTries=1)
     worker = project.work()
     asleep(project)
-    worker.signal(signal.SIGTERM)
-    time.sleep(0.2)
-    assert worker.alive()
-    worker.signal(signal.SIGTERM)
+    worker.ask_twice_to_stop()
     assert worker.wait() == 0
     assert project.notes("finally") == [["finally", "long"]]
     assert project.notes("end") == []

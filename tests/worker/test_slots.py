@@ -199,9 +199,7 @@ def test_the_second_stop_signal_gives_all_back(crowd: Project) -> None:
     push(crowd, "Blocks", seconds=60)
     worker = work(crowd)
     crowd.wait_for_note("start", count=2)
-    worker.signal(signal.SIGTERM)
-    time.sleep(0.2)
-    worker.signal(signal.SIGTERM)
+    worker.ask_twice_to_stop()
     assert worker.wait() == 0
     assert [line[2] for line in crowd.notes("saw")] == ["JobGivenBack"] * 2
     wait_for(lambda: crowd.sizes().ready == 2, "both to be ready")
