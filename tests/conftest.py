@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,7 @@ from qframe.metrics import pushes
 from qframe.metrics.pushes import Pushes
 from tests.support import forking, selection, spreading
 from tests.support.beanstalkd_server import BeanstalkdServer
+from tests.support.clock import Clock
 from tests.support.later import LaterServer
 from tests.support.mariadb_server import MariadbServer
 from tests.support.postgres_server import PostgresServer
@@ -336,3 +338,11 @@ def settings_of(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.param == "beanstalkd":
         connection["port"] = request.getfixturevalue("beanstalkd_server").port
     return connection
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the clock, so that "for 0s" does not depend on the machine."""
+    clock = Clock(time.time())
+    monkeypatch.setattr(time, "time", clock)
+    return clock

@@ -37,6 +37,8 @@ from qframe.worker.roster import Entry, RunningJob
 from qframe.worker.worker import JobWorker
 from tests.support.clock import Clock
 
+pytestmark = pytest.mark.usefixtures("stopped_clock")
+
 HERE = f"{__name__}"
 
 
@@ -107,14 +109,6 @@ class _OneTurn(JobWorker):
     """A worker in this thread, without signals."""
 
     heeds_signals = False
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Stop the clock, so that "for 0s" does not depend on the machine."""
-    clock = Clock(time.time())
-    monkeypatch.setattr(time, "time", clock)
-    return clock
 
 
 Made = Callable[..., Connection]
@@ -498,9 +492,11 @@ def test_a_later_dispatch_of_a_debounced_job_takes_its_place(here: Connection) -
     assert "superseded" not in kinds(why(second))
 
 
-def test_a_job_that_expired_or_may_be_tried_no_more_says_so(here: Connection, clock: Clock) -> None:
+def test_a_job_that_expired_or_may_be_tried_no_more_says_so(
+    here: Connection, stopped_clock: Clock
+) -> None:
     uuid = dispatch(Stale()).send()
-    clock.now += 0.5
+    stopped_clock.now += 0.5
     assert said(why(uuid), "expired") == "it expired 0s ago: the worker that takes it skips it"
     here.push_raw(b'{"uuid": "u-1", "job": "app.Send", "data": {}, "retryUntil": 1}', "mail")
     assert "the next worker fails it" in said(why("u-1", "job"), "expired")
@@ -999,9 +995,9 @@ def test_middleware_of_a_program_tells_in_its_own_words(
     assert said(why(uuid), "office hours") == "RateLimited holds it back: it is 20 o'clock"
 
 
-def test_how_a_tracked_job_ended_that_is_not_there(here: Connection, clock: Clock) -> None:
+def test_how_a_tracked_job_ended_that_is_not_there(here: Connection, stopped_clock: Clock) -> None:
     skipped = dispatch(Stale()).track().send()
-    clock.now += 0.5
+    stopped_clock.now += 0.5
     drain(queues="mail")
     assert said(why(skipped), "ended").endswith(": it had expired")
     running = dispatch(Tracked()).send()

@@ -41,7 +41,7 @@ _SHOWN = 3000
 _ARRIVAL = 10.0
 """Seconds until a signal has arrived, at most."""
 _LOOKS = 20
-"""Looks in a row, a hundredth of a second apart, at which a process that heard a signal sleeps."""
+"""Looks in a row, a hundredth of a second apart, at which a process at rest sleeps."""
 
 _LOOKS_SELDOM = """
 from qframe.contracts.backend import Backend
@@ -160,17 +160,21 @@ class Process:
         while _is_pending(self.pid, number) and time.monotonic() < give_up:
             time.sleep(0.005)
 
+    def rests(self) -> None:
+        """Wait until no thread of the process runs: all sleep or wait."""
+        looks = 0
+
+        def rested() -> bool:
+            nonlocal looks
+            looks = looks + 1 if _sleeps(self.pid) else 0
+            return looks > _LOOKS
+
+        wait_for(rested, "a process at rest")
+
     def ask_twice_to_stop(self) -> None:
         """Send SIGTERM, and again when the process has heard the first, which did not end it."""
         self.signal(signal.SIGTERM)
-        at_rest = 0
-
-        def heard() -> bool:
-            nonlocal at_rest
-            at_rest = at_rest + 1 if _sleeps(self.pid) else 0
-            return at_rest > _LOOKS
-
-        wait_for(heard, "a process at rest")
+        self.rests()
         assert self.alive()
         self.signal(signal.SIGTERM)
 

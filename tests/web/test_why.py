@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from html import unescape
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +17,8 @@ from qframe.web import Visitor, rendering
 from tests.support.clock import Clock
 from tests.web.conftest import FROM_HERE, Site
 
+pytestmark = pytest.mark.usefixtures("stopped_clock")
+
 
 class Mail(Queueable):
     number: int = 0
@@ -28,14 +29,6 @@ class Mail(Queueable):
 
 class Kept(Mail):
     track = True
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Stop the clock, so that "for 0s" does not depend on the machine."""
-    clock = Clock(time.time())
-    monkeypatch.setattr(time, "time", clock)
-    return clock
 
 
 def reasons(html: str) -> list[str]:
@@ -108,7 +101,7 @@ def test_a_page_does_not_wait_long_for_it(small: Site, monkeypatch: pytest.Monke
 
 
 def test_a_later_look_explains_where_the_job_was_found_then(
-    small: Site, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    small: Site, stopped_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = dispatch(Mail()).send()
     client, explained, found_at = small.client(), of_job.of_page, list[float]()
@@ -122,7 +115,7 @@ def test_a_later_look_explains_where_the_job_was_found_then(
     for _ in range(2):
         client.get(f"/jobs/{uuid}")
         client.post("/actions/pause", data=other, headers=FROM_HERE)  # all is read anew
-        clock.now += 1
+        stopped_clock.now += 1
     first, second = found_at
     assert second > first
 

@@ -8,20 +8,20 @@ import time
 import pytest
 
 from tests.support.marks import slow
-from tests.support.process import Project, wait_for
+from tests.support.process import Process, Project, wait_for
 
 pytestmark = [pytest.mark.on_redis_too, pytest.mark.on_beanstalkd_too]
 
 STOPS = [signal.SIGTERM, *slow(signal.SIGINT, signal.SIGQUIT)]
 
 
-def asleep(project: Project, *words: object) -> None:
+def asleep(project: Project, worker: Process, *words: object) -> None:
     """Wait until a job has begun and sleeps.
 
     Python heeds a signal that comes in the moment before a sleep only when that has ended.
     """
     project.wait_for_note("start", *words)
-    time.sleep(0.1)
+    worker.rests()
 
 
 @pytest.mark.parametrize("number", STOPS)
@@ -77,7 +77,7 @@ def test_after_a_stop_nothing_is_held(project: Project) -> None:
 def test_a_second_stop_gives_the_running_job_back_uncounted(project: Project) -> None:
     project.push("Sleep", {"seconds": 30, "word": "long"}, maxTries=1)
     worker = project.work()
-    asleep(project)
+    asleep(project, worker)
     worker.ask_twice_to_stop()
     assert worker.wait() == 0
     assert project.notes("finally") == [["finally", "long"]]
@@ -108,7 +108,7 @@ def test_usr1_ends_the_job_as_a_failure_and_the_worker_with_1(project: Project) 
     uuid = project.push("Sleep", {"seconds": 30}, maxTries=2, backoff="0")
     for attempt in (1, 2):
         worker = project.work()
-        asleep(project, "sleep", attempt)
+        asleep(project, worker, "sleep", attempt)
         worker.signal(signal.SIGUSR1)
         assert worker.wait() == 1
         assert "JobInterrupted: the worker got SIGUSR1" in worker.out
@@ -219,10 +219,10 @@ def test_an_async_job_is_ended_and_its_finally_runs(
 ) -> None:
     project.push("Later", {"seconds": 30}, maxTries=2)
     worker = project.work()
-    asleep(project, "later")
-    worker.signal(number)
+    asleep(project, worker, "later")
     if number is signal.SIGTERM:
-        time.sleep(0.1)
+        worker.ask_twice_to_stop()
+    else:
         worker.signal(number)
     assert worker.wait() == (1 if number is signal.SIGUSR1 else 0)
     assert project.notes("finally") == [["finally", "later"]]
