@@ -21,6 +21,8 @@ _GROUPS = 1000
 """So many groups are read at once, and passed for one page at most."""
 _AT_ONCE = 100
 """Jobs that are read at once in a search."""
+_AT_LEAST = 10
+"""So many parts a search reads however late it is, so that a stall hides no job of a short line."""
 _FEW = 3
 """In so many parts the place of a job need not be guessed."""
 
@@ -73,18 +75,19 @@ def page(context: Context, queue: str, limit: int, after: str = "") -> LinePage:
 def find(
     context: Context, queues: Iterable[str], uuid: str, seconds: float = math.inf
 ) -> tuple[LinedJob | None, bool]:
-    """Find a job in line, for about `seconds`.
+    """Find a job in line, for about `seconds`; short lines are searched whole.
 
     Also returns whether it was found, or all were looked at.
     """
-    ends = time.monotonic() + seconds
+    ends, read = time.monotonic() + seconds, 0
     for queue in queues:
         for found in group_lines.lines(context, queue):
             for numbers in _parts(context, found, uuid):
                 for job in _jobs(context, queue, found, numbers):
                     if job.uuid == uuid:
                         return job, True
-                if time.monotonic() > ends:
+                read += 1
+                if read >= _AT_LEAST and time.monotonic() > ends:
                     return None, False
     return None, True
 

@@ -22,7 +22,6 @@ from qframe.features import group_lines, in_line
 from qframe.operations import jobs, one_job
 from qframe.operations.board import Board
 from tests.conftest import settings_of
-from tests.support.process import wait_for
 
 ALL = Filter("", WAITING)
 CLUSTER = pytest.param("redis cluster", marks=pytest.mark.slow)
@@ -207,20 +206,16 @@ def test_a_job_is_found_by_its_id(here: Connection, reads: list[int]) -> None:
     assert cancel(last) is (Cancelling.ABSENT if searches else Cancelling.NOTED)
 
 
-def looked_up(uuid: str) -> tuple[one_job.OneJob | None, bool]:
-    """Find a job, in several looks where a slow machine cannot search a line in one."""
-
-    def whole() -> list[tuple[one_job.OneJob | None, bool]]:
-        found = one_job.find(board(), uuid)
-        return [found] if found[1] else []
-
-    (found,) = wait_for(whole, "a whole search")
-    return found
+def test_a_short_line_is_searched_whole_however_late_it_is(here: Connection) -> None:
+    ids = bulk(Sync(shop=shop, number=number) for number in range(150) for shop in (1, 2))
+    found, is_sure = here.look_in_line(ids[-1], seconds=0)
+    assert (found and found.uuid, is_sure) == (ids[-1], True)
+    assert here.look_in_line("none", seconds=0) == (None, True)
 
 
 def test_the_page_of_one_job_says_where_it_stands(here: Connection) -> None:
     ids = bulk(Sync(shop=1, number=number) for number in range(3))
-    found, is_sure = looked_up(ids[2])
+    found, is_sure = one_job.find(board(), ids[2])
     assert found is not None
     assert is_sure
     assert found.waiting is not None
@@ -229,7 +224,7 @@ def test_the_page_of_one_job_says_where_it_stands(here: Connection) -> None:
     )
     assert (found.job, found.queue, found.connection) == (f"{__name__}.Sync", "mail", "here")
     assert '"number": 2' in str(found.payload)
-    assert looked_up("00000000-0000-7000-8000-000000000000") == (None, True)
+    assert one_job.find(board(), "00000000-0000-7000-8000-000000000000") == (None, True)
 
 
 @pytest.mark.parametrize("text", ["", "class:*"])
