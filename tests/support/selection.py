@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SLOW = """
-conformance/test_command.py::test_a_driver_that_is_broken_is_told = forgetful unfenced
+conformance/test_command.py::test_a_driver_that_is_broken_is_told
 # What takes whole programs, many processes or a server of its own: .ci/run shows it once.
 django/test_suite.py::test_the_suite
 django/test_projects.py::test_without_addresses_all_is_checked_and_migrated
@@ -26,7 +26,7 @@ web/test_api.py::test_a_fuzzer_finds_nothing_that_the_document_does_not_say
 web/test_command.py::test_one_worker_is_quieted_scaled_and_stopped
 web/test_command.py::test_an_open_page_is_told_what_changes
 console/test_failed.py::test_a_reader_that_has_enough_is_no_error
-console/test_migrate_servers.py::* = postgres*
+console/test_migrate_servers.py::*
 examples/test_api_client.py::test_everything_is_fetched_at_the_pace_the_service_allows
 examples/test_frameworks.py::test_fastapi_answers_and_a_worker_does_the_work
 examples/test_stdlib_index.py::*
@@ -37,7 +37,7 @@ testing/test_plugin.py::test_an_installed_package_brings_it_and_it_imports_nothi
 testing/test_documentation.py::test_a_page_does_what_it_says
 benchmarks/test_benchmarks.py::test_a_folder_without_qframe_is_no_checkout
 plugins/test_list_driver.py::test_one_that_cannot_be_loaded_is_one_line
-drivers/database/test_many_workers.py::test_eight_workers_on_one_queue
+drivers/database/test_many_workers.py::*
 drivers/rabbitmq/test_lost.py::test_a_server_that_stands_still_is_noticed
 drivers/rabbitmq/test_lost.py::test_a_server_without_memory_takes_nothing_and_loses_nothing
 drivers/rabbitmq/test_lost.py::test_heartbeats_are_sent_beside_a_running_job
@@ -94,15 +94,69 @@ worker/test_scaling.py::test_a_workers_replacement_has_as_many_slots_and_the_job
 worker/test_slots.py::test_a_job_that_kills_its_worker_costs_those_that_had_not_begun_nothing
 worker/test_bounds.py::test_a_pool_gives_back_the_permits_of_a_killed_worker
 
+# What takes several seconds, so that `make test` stays short: .ci/run shows it.
+typing/test_typing.py::test_what_is_wrong_*
+celery/test_tutorials.py::test_first_steps_with_django
+conformance/test_command.py::test_programs_may_have_an_option_of_the_same_name
+conformance/test_command.py::test_a_wrong_name_is_one_line
+console/test_failed.py::test_retried_twice_at_once_each_is_moved_once
+console/test_flows.py::test_flows_are_listed_and_filtered
+django/test_projects.py::test_forgotten_migrations_name_djangos_command
+django/test_suite.py::test_pytest_django
+drivers/broker/test_deaths.py::test_each_message_ends_once_*
+drivers/database/test_pooler.py::test_clients_that_share_connections_share_no_statements
+drivers/database/test_processes.py::test_processes_that_open_a_new_file_at_the_same_moment
+drivers/rabbitmq/test_management.py::test_reserved_jobs_are_counted_after_some_seconds
+drivers/rabbitmq/test_messages.py::test_a_message_that_was_refused_is_sent_again_on_another_channel
+features/test_hostile.py::test_a_job_lives_whatever_its_payload_says
+examples/test_csv_import.py::test_imports_as_a_plain_loop_does
+importing/test_long_lists.py::test_only_a_part_is_in_memory
+middleware/test_limits.py::test_of_many_no_more_pass_and_nearly_as_many
+middleware/test_locks.py::test_is_renewed_far_beyond_its_lease_*
+web/test_command.py::test_misuse_is_one_line
+web/test_command.py::test_with_a_password_it_asks_for_it
+worker/test_bounds.py::test_a_worker_that_stood_still_for_longer_says_so
+worker/test_children.py::test_the_watchdog_watches_on_after_a_fork
+worker/test_children.py::test_what_ends_a_job_is_not_lost_in_a_fork
+worker/test_chunks.py::test_a_chunk_in_which_a_job_hangs_is_halved_over_workers
+worker/test_chunks.py::test_a_chunk_that_is_ended_at_the_hard_timeout_*
+worker/test_chunks.py::test_a_pool_returns_a_chunk_before_its_leases_end
+worker/test_chunks.py::test_a_worker_that_is_told_twice_to_stop_gives_a_chunk_back_whole
+worker/test_chunks.py::test_it_waits_for_more_and_a_plain_job_ends_the_wait
+worker/test_chunks.py::test_one_job_of_a_running_chunk_is_cancelled
+worker/test_deaf.py::test_signals_that_its_parent_blocks_are_heard
+worker/test_flows.py::test_a_failed_node_blocks_what_follows_until_it_is_retried
+worker/test_flows.py::test_random_graphs_while_workers_are_killed
+worker/test_groups.py::test_killed_workers_give_their_places_back_*
+worker/test_groups.py::test_the_command_that_forgets_a_failed_job_*
+worker/test_groups.py::test_the_size_of_each_group_is_listed_*
+worker/test_hostile.py::test_what_is_no_text_*
+worker/test_isolation_apart.py::test_a_system_that_can_do_less
+worker/test_isolation_many.py::test_a_late_job_is_killed_and_no_worker_ends_for_it
+worker/test_isolation_many.py::test_what_a_job_leaves_falls_to_it_and_ends_with_it
+worker/test_isolation_outages.py::*
+worker/test_loop.py::test_a_long_job_is_seen_and_its_lease_renewed
+worker/test_output.py::test_a_worker_whose_reader_pauses_for_good_stops_when_told
+worker/test_pool.py::test_a_worker_that_ends_itself_in_a_stuck_job
+worker/test_pool_faults.py::test_a_backend_that_is_gone_when_a_worker_dies_*
+worker/test_rate_limits.py::test_after_so_many_exceptions_*
+worker/test_slow_lines.py::test_large_jobs_do_not_go_round_between_workers
+worker/test_status.py::test_cancel_one_that_runs_in_a_process_of_its_own
+worker/test_status.py::test_cancel_one_that_waits_and_one_that_is_delayed
+worker/test_steps.py::test_a_step_within_a_transaction_*
+worker/test_usage.py::test_two_workers_on_a_file_being_created
+worker/test_without_overlapping.py::test_a_killed_holder_frees_it_in_seconds
+worker/test_without_overlapping.py::test_under_kills_it_is_never_two
+
 # `make test` shows it on one backend, .ci/run on the others.
-drivers/test_shared_store.py::* = redis-*
-drivers/test_forks.py::test_a_child_forked_while_a_thread_connects_can_dispatch = sqlite redis
-drivers/test_gevent.py::* = sqlite redis
+drivers/test_shared_store.py::*
+drivers/test_forks.py::test_a_child_forked_while_a_thread_connects_can_dispatch = sqlite
+drivers/test_gevent.py::* = redis
 drivers/database/test_migrate.py::test_tables_of_laravel_are_upgraded = postgres*13 mariadb*10
-drivers/database/test_migrate.py::test_processes_at_once = postgres*
+drivers/database/test_migrate.py::test_processes_at_once
 drivers/database/test_migrate.py::test_the_printed_sql_does_what_migrate_does = postgres*
 drivers/database/test_ended.py::* = unseen-kill
-outbox/test_relay.py::* = sqlite* postgres*
+outbox/test_relay.py::* = sqlite*
 worker/test_exactly_once.py::* = sqlite*
 worker/test_leases.py::test_a_killed_workers_job_runs_again_soon = database redis
 worker/test_leases.py::test_a_long_job_runs_once_though_its_lease_is_short = database
@@ -116,42 +170,73 @@ worker/test_stops.py::test_restart_ends_a_busy_worker_after_its_job = database
 worker/test_pauses.py::test_a_paused_queue_waits_and_the_others_go_on = database
 worker/test_chains.py::test_two_workers_run_a_chain_with_a_batch_in_it = database redis
 worker/test_attempts.py::test_three_tries_killed_twice_then_done = database
-worker/test_timeouts.py::test_a_job_stuck_in_c_is_ended_and_fails_with_a_reason = database
+worker/test_timeouts.py::test_a_job_stuck_in_c_is_ended_and_fails_with_a_reason
 worker/test_awaiting.py::* = database*
 worker/test_groups.py::test_in_strict_order_each_* = database*
 worker/test_hostile.py::* = database*
+histories/test_histories.py::* = memory sqlite redis* ordered* *broker failover beanstalkd
+conformance/test_concurrency.py::test_one_takes_* = *-threads-* sqlite-* redis-*
+worker/test_flows.py::test_a_flow_with_a_node_of_each_kind = beanstalkd-*
+worker/test_flows.py::test_a_flow_within_a_transaction = sqlite
+worker/test_steps.py::test_a_job_sleeps_and_waits_for_an_event = redis-* beanstalkd-*
+worker/test_steps.py::test_a_job_that_gives_itself_back_* = redis-*
+worker/test_steps.py::test_several_steps_within_transactions_of_one_attempt = sqlite
+celery/test_tutorials.py::test_first_steps_with_celery = redis
 
 # `make test` shows it of one kind of worker, job or end, .ci/run of the others.
-worker/test_output.py::test_what_a_reader_that_pauses_did_not_take_* = alone isolated-slots
+worker/test_output.py::test_what_a_reader_that_pauses_did_not_take_* = alone
 worker/test_output.py::test_a_reader_that_has_gone_changes_no_exit_code = alone isolated--json
 worker/test_output.py::test_a_job_cannot_take_the_workers_output = *-alone *-pool *-isolated
-worker/test_output.py::test_a_full_disk_silences_nothing_for_good = alone pool
-worker/test_children.py::test_children_end_* = isolated-HasChildren *HasChildrenOnLoop
-worker/test_isolation.py::test_a_process_that_ends_without_a_word_* = *-kill-* *-exit?3-* *-fds-*
-worker/test_isolation.py::test_a_job_settles_itself_by_the_worker_and_once = *-release-* *-fail-*
+worker/test_output.py::test_a_full_disk_silences_nothing_for_good = alone
+worker/test_children.py::test_children_end_* = isolated-HasChildren alone-HasChildrenOnLoop
+worker/test_isolation.py::test_a_process_that_ends_without_a_word_* = *-kill-*
+worker/test_isolation.py::test_a_job_settles_itself_by_the_worker_and_once = *-release-*
 worker/test_isolation.py::test_what_a_job_made_of_itself_holds_* = *-delete
 worker/test_isolation.py::test_a_job_that_does_not_end_is_killed_and_fails_at_once = *-StuckInC
-worker/test_isolation_many.py::test_what_ends_one_process_ends_no_other = *-kill *-exit*
+worker/test_isolation_many.py::test_what_ends_one_process_ends_no_other = *-kill
 worker/test_isolation_many.py::test_a_late_job_is_killed_and_no_worker_ends_for_it = *-StuckInC
 worker/test_isolation_many.py::test_it_is_scaled_while_it_runs = *-1
 worker/test_isolation_many.py::test_it_stops_when_it_is_to = *-options0-*
 worker/test_isolation_many.py::test_nobody_waits_for_what_a_job_does_when_it_has_failed = *-True
-worker/test_slots.py::test_a_late_job_sees_why_it_ends_* = *has_a_group* *computes-asyncio
+worker/test_slots.py::test_a_late_job_sees_why_it_ends_* = *has_a_group*
 worker/test_slots.py::test_a_job_that_does_not_end_is_settled_* = *is_in_c_code*
 worker/test_slots.py::test_one_of_several_is_cancelled = *-Waits
-worker/test_deaf.py::test_the_worker_hears_its_signals_* = isolated-loop slots-f* alone-ignore
+worker/test_deaf.py::test_the_worker_hears_its_signals_* = slots-f* alone-ignore
 worker/test_deaf.py::test_neighbours_that_had_not_begun_* = cancel-asyncio stop-uvloop
 worker/test_deaf.py::test_a_signal_wakes_the_worker_again = asyncio-closed alone-open
 worker/test_bounds.py::test_a_class_that_is_imported_late_is_bounded = *('--concurrency',?4)
-worker/test_bounds.py::test_whatever_becomes_of_a_job_its_permit_is_given_back = *late *releases
-worker/test_bounds.py::test_it_holds_in_workers_of_every_kind = *isolate*
+worker/test_bounds.py::test_whatever_becomes_of_a_job_its_permit_is_given_back = *releases
+worker/test_bounds.py::test_it_holds_in_workers_of_every_kind
 metrics/test_pushes.py::test_what_jobs_dispatch_is_written_by_their_worker = words1
 metrics/test_pushes.py::test_it_is_written_when_a_process_ends = fork*
-test_dispatch.py::test_a_process_of_multiprocessing_sends_what_it_dropped_last = spawn
+test_dispatch.py::test_a_process_of_multiprocessing_sends_what_it_dropped_last
 test_dispatch.py::test_jobs_of_a_script_with_a_guard_work = command0
 test_awaited_ends.py::test_so_does_that_of_a_process_of_multiprocessing = fork
 test_awaited_calls.py::test_an_error_nobody_hears_* = *chain*
 test_imports.py::test_help_loads_no_client = arguments1
+worker/test_chunks.py::test_a_chunk_is_recorded_as_a_job_is = *-kill-*
+worker/test_chunks.py::test_where_nothing_gathers_them_* = database-options1
+worker/test_exactly_once.py::test_however_a_job_ends_it_is_done_once = sqlite-in*
+worker/test_groups.py::test_one_job_beside_hundreds_* = line-*
+worker/test_health.py::test_one_that_is_paused_is_ready = []
+worker/test_health.py::test_a_worker_that_waits_is_ready_* = []
+worker/test_health.py::test_one_that_is_stopped_is_dead_* = []
+worker/test_health.py::test_one_whose_backend_is_away_* = *-[]
+worker/test_lifespan.py::test_one_that_hangs_as_it_is_left_is_ended_* = blocks_the_loop-*
+worker/test_lifespan.py::test_one_that_hangs_as_it_is_left_has_its_grace = awaits-alone *-isolated
+worker/test_recorder.py::test_a_killed_job_has_left_* = options0
+worker/test_resources.py::test_each_process_makes_it_once_* = alone-* slots-* isolated-Plain pool-*
+worker/test_resources.py::test_functions_chunks_and_chains_* = alone slots
+worker/test_steps.py::test_a_job_of_a_function_has_steps = *-line
+worker/test_steps.py::test_a_link_gets_what_the_one_before_it_returned = *-line
+worker/test_steps.py::test_tasks_of_a_group_sleep_and_wait = *-line
+drivers/redis/test_connections.py::test_what_is_wrong_for_good_* = no?password
+operations/test_undo_flows.py::test_whatever_goes_on_during_an_undo = *-0 *-1 *-2 *-3
+operations/test_undo_flows.py::test_killed_at_any_call_nothing_is_lost = *-0 *-1 *-2 *-3
+models/test_places.py::test_workers_of_each_kind_load_them = options0
+console/test_error_places.py::test_what_is_kept_begins_* = options0
+testing/test_repeatable_libraries.py::test_psycopg = psycopg_transaction psycopg_async
+testing/test_repeatable_libraries.py::test_asyncpg = asyncpg_transaction
 """
 
 LONG = """
