@@ -209,15 +209,23 @@ class ScheduleRows:
         return made
 
     def remove(self, connection: Connection, name: str) -> bool:
-        """Remove a row. Returns whether there was one."""
+        """Remove a row. Returns whether there was one.
+
+        A run whose message may not have been pushed yet is left to the workers.
+        """
         keys = keys_of(self._queues, connection)
-        key = keys.row(name)
-        (text,) = connection.store.get(key)
-        if text is None:
-            return False
-        step = Step(None, Unset(key), Unset(keys.progress(name)), keys.mark())
-        connection.backend.apply(step)
-        return True
+        key, progress_key = keys.row(name), keys.progress(name)
+        for _ in attempts(f"the schedule {one_line(name)}"):
+            text, progress = connection.store.get(key, progress_key)
+            if text is None:
+                return False
+            has_ended = progress is None or ScheduleProgress.read(progress).pending is None
+            own = [Unset(progress_key)] if has_ended else []
+            step = Step(None, Expect(progress_key, progress), Unset(key), *own, keys.mark())
+            (result,) = connection.backend.apply(step)
+            if result.applied:
+                return True
+        return False
 
     def pause(self, connection: Connection, name: str | None = None) -> None:
         """Pause a schedule, or all of the connection; their planned times pass without runs.

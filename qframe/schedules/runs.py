@@ -97,17 +97,17 @@ class RunMaker:
         plan.operations[:] = [each for each in plan.operations if type(each) is not Push]
         raw = run.pushing.raw.decode()
         pending = PendingPush(raw, run.pushing.queue, run.pushing.delay)
-        run.after = run.after.with_pending(self._signed(run.schedule, pending))
+        run.after = run.after.with_pending(self._signed(run.schedule.title, pending))
 
-    def _signed(self, schedule: Schedule, pending: PendingPush) -> PendingPush:
+    def _signed(self, name: str, pending: PendingPush) -> PendingPush:
         context = self.connection.context
         if context.signer is None:
             return replace(pending, signed="")
-        return replace(pending, signed=context.sealed(self._place(schedule), pending.text()))
+        return replace(pending, signed=context.sealed(self._place(name), pending.text()))
 
-    def _place(self, schedule: Schedule) -> str:
-        """Return the place that a message in a progress is signed for."""
-        return f"{self.keys.progress(schedule.title)}:open"
+    def _place(self, name: str) -> str:
+        """Return the place that a message in the progress of a schedule is signed for."""
+        return f"{self.keys.progress(name)}:open"
 
     def skip_step(
         self,
@@ -117,9 +117,14 @@ class RunMaker:
         guards: Sequence[Operation],
     ) -> Step:
         """Return the step that skips planned times."""
-        key = self.keys.progress(schedule.title)
-        write = Set(key, after.text(), self.ttl(schedule, after.at))
-        return Step(None, *guards, Expect(key, before), write)
+        ttl = self.ttl(schedule, after.at)
+        return Step(None, *guards, *self._changing(schedule.title, before, after, ttl))
+
+    def _changing(
+        self, name: str, before: str, after: ScheduleProgress, ttl: float
+    ) -> tuple[Expect, Set]:
+        key = self.keys.progress(name)
+        return Expect(key, before), Set(key, after.text(), ttl)
 
     def create_step(self, schedule: Schedule, progress: ScheduleProgress) -> Step:
         """Return the step that creates the progress of a schedule, unless it exists."""
@@ -138,22 +143,29 @@ class RunMaker:
     def push_pending(self, run: RunPlan) -> ScheduleProgress:
         """Push what the step could not. Returns the progress after that."""
         self.connection.backend.apply(Step(None, *run.pushes))
-        return self._finish_push(run.schedule, run.after)
+        ttl = self.ttl(run.schedule, run.after.at)
+        return self._finish_push(run.schedule.title, run.after, ttl)
 
-    def repush(self, schedule: Schedule, progress: ScheduleProgress) -> ScheduleProgress | None:
-        """Push a stored message that may not have been pushed; None if another process does."""
+    def repush(
+        self, name: str, progress: ScheduleProgress, ttl: float = _OVER
+    ) -> ScheduleProgress | None:
+        """Push a stored message that may not have been pushed; None if another process does.
+
+        The progress is then stored for `ttl` seconds; by default, as that of a schedule that has no
+        more runs.
+        """
         pending = progress.pending
         if pending is None:
             return progress
         context = self.connection.context
         try:
-            kept = context.opened(self._place(schedule), pending.signed or pending.text())
+            kept = context.opened(self._place(name), pending.signed or pending.text())
             prepared = Prepared(
                 "", pending.raw.encode(), pending.queue, pending.delay, vouched=kept.vouched
             )
             payload = envelope.parse(prepared.raw).get(SCHEDULE)
         except (InvalidSignature, InvalidPayload) as error:
-            return self._refused(schedule, progress, pending, error)
+            return self._refused(name, progress, pending, error, ttl)
         number = pending.push + 1
         if isinstance(payload, dict):
             changed = {SCHEDULE: {**payload, "push": number}}
@@ -161,40 +173,39 @@ class RunMaker:
         pushing = context.pushing(prepared)
         changed_push = replace(pending, raw=pushing.raw.decode(), push=number)
         if kept.vouched:
-            changed_push = self._signed(schedule, changed_push)
+            changed_push = self._signed(name, changed_push)
         again = progress.with_pending(changed_push)
-        (result,) = self.connection.backend.apply(
-            self.skip_step(schedule, progress.text(), again, ())
-        )
+        changing = self._changing(name, progress.text(), again, ttl)
+        (result,) = self.connection.backend.apply(Step(None, *changing))
         if not result.applied:
             return None
         self.connection.backend.apply(Step(None, push_of(pushing)))
-        return self._finish_push(schedule, again)
+        return self._finish_push(name, again, ttl)
 
     def _refused(
         self,
-        schedule: Schedule,
+        name: str,
         progress: ScheduleProgress,
         pending: PendingPush,
         error: QframeError,
+        ttl: float,
     ) -> ScheduleProgress | None:
         """Continue without a message whose signature is invalid, and record it as failed."""
         text = pending.signed or pending.text()
-        what = f"a run of the schedule {one_line(schedule.title, 150)}"
-        refused = RefusedText(self.keys.progress(schedule.title), text, what, error)
+        what = f"a run of the schedule {one_line(name, 150)}"
+        refused = RefusedText(self.keys.progress(name), text, what, error)
         skipped = progress.after_skip(progress.at, "refused: its message is not signed")
         closed = skipped.with_pending(None)
-        step, plan = self.skip_step(schedule, progress.text(), closed, ()), Plan()
-        plan.operations += step.operations
+        plan = Plan()
+        plan.operations += self._changing(name, progress.text(), closed, ttl)
         refuse(self.connection.context, plan, refused, one_line(pending.queue, 128))
         result = self.connection.context.apply(plan)
         return closed if result.applied else None
 
-    def _finish_push(self, schedule: Schedule, progress: ScheduleProgress) -> ScheduleProgress:
+    def _finish_push(self, name: str, progress: ScheduleProgress, ttl: float) -> ScheduleProgress:
         done = progress.with_pending(None)
-        (result,) = self.connection.backend.apply(
-            self.skip_step(schedule, progress.text(), done, ())
-        )
+        changing = self._changing(name, progress.text(), done, ttl)
+        (result,) = self.connection.backend.apply(Step(None, *changing))
         return done if result.applied else _read(result, done)
 
 

@@ -289,7 +289,7 @@ class Scheduler:
         """Push messages that another process stored and did not push, probably because it died."""
         if self._make.joint:
             return
-        for name, progress in list(self.table.progress.items()):
+        for name, progress in [*self.table.progress.items(), *self.table.left.items()]:
             if progress.pending is None:
                 self._undone.pop(name, None)
                 continue
@@ -298,8 +298,16 @@ class Scheduler:
                 self._undone[name] = (progress.text(), now)
             elif now - since >= _UNDONE:
                 del self._undone[name]
-                done = self._make.repush(self.table.known[name], progress)
-                if done is None:
-                    self.table.begin([self.table.known[name]], now)
-                else:
-                    self.table.progress[name] = done
+                self._repush(name, progress, now)
+
+    def _repush(self, name: str, progress: ScheduleProgress, now: float) -> None:
+        schedule = self.table.known.get(name)
+        if schedule is None:
+            self._make.repush(name, progress)
+            self.table.read_left(name)
+            return
+        done = self._make.repush(name, progress, self._make.ttl(schedule, progress.at))
+        if done is None:
+            self.table.begin([schedule], now)
+        else:
+            self.table.progress[name] = done

@@ -55,6 +55,8 @@ class Timetable:
         self.progress: dict[str, ScheduleProgress] = {}
         self.known: dict[str, Schedule] = {}
         """The current schedules, by name."""
+        self.left: dict[str, ScheduleProgress] = {}
+        """The progress of schedules that are gone, whose last message may not have been pushed."""
         self.asked: dict[str, str] = {}
         """The requested runs, by name, with their facts."""
         self._connection = connection
@@ -122,6 +124,28 @@ class Timetable:
         for begin in range(0, len(new), TOGETHER):
             self.begin(new[begin : begin + TOGETHER], now)
             self._write_summaries(new[begin : begin + TOGETHER])
+        if not self.make.joint:
+            self._find_left()
+
+    def _find_left(self) -> None:
+        """Find messages whose schedule is gone: it ran for the last time, or its code is gone."""
+        prefix = self._keys.progress("x").removesuffix("x")
+        self.left = {
+            name: progress
+            for key, text in self._connection.store.items(prefix)
+            if '"open"' in text
+            and (name := key.removeprefix(prefix)) not in self.known
+            and (progress := ScheduleProgress.read(text)).pending is not None
+        }
+
+    def read_left(self, name: str) -> None:
+        """Read the progress of a schedule that is gone, which another process has changed."""
+        (text,) = self._connection.store.get(self._keys.progress(name))
+        progress = None if text is None else ScheduleProgress.read(text)
+        if progress is None or progress.pending is None:
+            self.left.pop(name, None)
+        else:
+            self.left[name] = progress
 
     def _write_summaries(self, schedules: Sequence[Schedule]) -> None:
         """Write changed descriptions of schedules in code, for programs without the code."""

@@ -13,7 +13,8 @@ from qframe.drivers.store import pause_key
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.hooks import of_process
 from qframe.schedules.definition import book
-from qframe.schedules.rows import ScheduleRows
+from qframe.schedules.rows import ScheduleRow, ScheduleRows
+from qframe.schedules.scheduler import Scheduler
 from tests.schedules.conftest import START, Bench, Send
 from tests.support.clock import Clock
 
@@ -334,6 +335,72 @@ def test_who_dies_before_the_push_leaves_it_to_another(
     second = apart.host()
     apart.pass_(second, seconds=10)
     assert apart.times() == ["12:00:40", "12:00:50"]
+
+
+class Alone(Queueable):
+    unique = True
+    track = True
+
+    def handle(self) -> None: ...
+
+
+def unpushed(bench: Bench, host: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next run of a host be stored, and its message not be pushed."""
+    for _ in range(9):
+        bench.clock.now += 1
+        host.turn()
+    bench.clock.now += 1
+    with monkeypatch.context() as broken:
+
+        def refuse(*_: object) -> None:
+            raise BackendUnavailable("down")
+
+        broken.setattr(host.table.make, "push_pending", refuse)
+        with pytest.raises(BackendUnavailable):
+            host.turn()
+    assert bench.times() == []
+
+
+@pytest.mark.parametrize("by", ["the same", "another"])
+def test_the_last_run_of_a_row_that_was_not_pushed_is_pushed_later(
+    apart: Bench, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setattr("qframe.schedules.rows.time.time", apart.clock)
+    row = ScheduleRow(job="App.Sync", foreign=True, when="at 2026-11-25T12:00:40+00:00")
+    ScheduleRows(apart.queues).add(apart.queue, "sync", row)
+    host = apart.host()
+    unpushed(apart, host, monkeypatch)
+    host = host if by == "the same" else apart.host()
+    apart.pass_(host, seconds=20)
+    assert apart.times() == ["12:00:40"]
+    assert not host.table.left
+
+
+def test_a_run_that_was_not_pushed_outlives_its_code(
+    apart: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule(Alone()).every_seconds(10).name("alone")
+    unpushed(apart, apart.host(), monkeypatch)
+    second = Alone.dispatch()
+    second.send()
+    assert second.is_duplicate, "the run has been dispatched"
+    book.clear()
+    two = [apart.host(), apart.host()]
+    apart.pass_(*two, seconds=60)
+    assert apart.times() == ["12:00:40"]
+
+
+def test_a_run_that_was_not_pushed_outlives_the_removal_of_its_row(
+    apart: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ScheduleRows(apart.queues)
+    rows.add(apart.queue, "sync", ScheduleRow(job="App.Sync", foreign=True, when="every 10s"))
+    host = apart.host()
+    unpushed(apart, host, monkeypatch)
+    assert rows.remove(apart.queue, "sync")
+    apart.pass_(host, apart.host(), seconds=60)
+    assert apart.times() == ["12:00:40"]
+    assert not rows.remove(apart.queue, "sync")
 
 
 def test_of_two_messages_of_a_run_one_is_run(apart: Bench) -> None:
