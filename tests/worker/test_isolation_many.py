@@ -415,7 +415,7 @@ def test_the_jobs_of_a_killed_worker_end_with_it_and_run_again(project: Project)
 @pytest.mark.on_redis_in_ci
 def test_a_pool_settles_all_that_a_dead_worker_ran(project: Project) -> None:
     for number in range(4):
-        sleep(project, 1.5, str(number))
+        sleep(project, 4, str(number))
     pool = work(project, "--workers", 1, "--tries", 2, "--json", retry_after=60)
     pids = started(project, 4)
     (entry,) = wait_for(lambda: roster.listed(project.queue.store), "the worker")

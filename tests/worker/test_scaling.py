@@ -131,8 +131,7 @@ def test_an_idle_worker_takes_it_up_and_keeps_it_while_paused(crowd: Project) ->
     worker.signal(signal.SIGUSR2)
     scaled(crowd, "default", 3)
     hold(crowd, *range(4))
-    shown = crowd.qframe("workers").out.splitlines()[1]
-    assert "paused" in shown
+    wait_for(lambda: "paused" in crowd.qframe("workers").out.splitlines()[1], "it to be paused")
     assert not crowd.notes("start")
     worker.signal(signal.SIGCONT)
     wait_for_starts(crowd, 3)
