@@ -149,3 +149,25 @@ def test_a_generator_that_a_decorator_hides_fails() -> None:
 
     with pytest.raises(JobDefinitionError, match=r"^Hidden.handle_many is a generator"):
         dispatch_sync(Hidden())
+
+
+def hidden_on_loop(function: Any) -> Any:
+    @functools.wraps(function)
+    async def call(*given: Any) -> Any:
+        return function(*given)
+
+    return call
+
+
+@pytest.mark.usefixtures("queues")
+def test_a_generator_that_an_async_decorator_hides_fails() -> None:
+    class Hidden(Queueable):
+        chunk = Chunk(10)
+
+        @classmethod
+        @hidden_on_loop
+        def handle_many(cls, jobs: object) -> Any:
+            yield jobs
+
+    with pytest.raises(JobDefinitionError, match=r"^Hidden.handle_many is a generator"):
+        dispatch_sync(Hidden())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from qframe import JobDefinitionError, Queueable, dispatch_sync, queueable
+from qframe.hooks import Hooks
+from qframe.jobs import execution
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -76,10 +79,46 @@ def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def test_a_decorated_generator_fails_where_its_job_would_have_been_done() -> None:
-    job_class = _made("handle", _wrapped(_yields))
-    with pytest.raises(JobDefinitionError, match=r"^Report\.handle is a generator"):
+def _wrapped_on_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+hidden = pytest.mark.parametrize("function", [_yields, _yields_on_loop])
+wrappers = pytest.mark.parametrize("wrapped", [_wrapped, _wrapped_on_loop])
+
+
+@hidden
+@wrappers
+@pytest.mark.parametrize("hook", ["handle", "set_up", "tear_down"])
+def test_a_decorated_generator_fails_where_its_job_would_have_been_done(
+    hook: str, wrapped: Any, function: Any
+) -> None:
+    job_class = _made(hook, wrapped(function))
+    with pytest.raises(JobDefinitionError, match=rf"^Report\.{hook} is a generator"):
         dispatch_sync(job_class())
+    with pytest.raises(JobDefinitionError, match=rf"^Report\.{hook} is a generator"):
+        asyncio.run(execution.perform_on_loop(job_class()))
+
+
+@hidden
+@wrappers
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize(("hook", "given"), [("succeeded", ()), ("failed", (ValueError(),))])
+def test_a_decorated_generator_that_would_be_told_of_the_outcome_is_logged(
+    hook: str, given: tuple[Any, ...], around: bool, wrapped: Any, function: Any, caplog: Any
+) -> None:
+    job = _made(hook, wrapped(function))()
+    hooks = Hooks()
+    if around:
+        hooks.around, hooks.around_on_loop = lambda act: act(), lambda awaits: awaits()
+    execution.call_hook(job, hook, *given, hooks=hooks)
+    asyncio.run(execution.call_hook_on_loop(job, hook, *given, hooks=hooks))
+    assert [each.message for each in caplog.records] == [f"Report.{hook} raised"] * 2
+    assert caplog.text.count(f"JobDefinitionError: Report.{hook} is a generator") == 2
 
 
 def test_a_decorator_may_go_through_a_generator() -> None:

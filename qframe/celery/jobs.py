@@ -74,14 +74,14 @@ def class_of(task: Any) -> type[CeleryJob]:
             call.value = call.run()
             if inspect.isawaitable(call.value):  # of a decorator that hides an `async def`
                 call.value = execution.finish(call.value)
-            elif isinstance(call.value, GENERATORS):
-                refuse_unrun(task.name, task.run, call.value)
+            _check_ran(task, call)
         return _ended(self, call)
 
     async def handle_on_loop(self: CeleryJob) -> Any:
         call = _began(self, task)
         with call:
             call.value = await call.run()
+            _check_ran(task, call)
         return _ended(self, call)
 
     def backoff(self: CeleryJob) -> float:  # for what ends it from outside: timeouts, dead children
@@ -110,6 +110,12 @@ def class_of(task: Any) -> type[CeleryJob]:
     if task.__module__ == "__main__" and module != "__main__":
         job_class.fixed_name = task.name
     return job_class
+
+
+def _check_ran(task: Any, call: TaskCall) -> None:
+    """Raise `JobDefinitionError` if a decorator hides that the task is a generator."""
+    if isinstance(call.value, GENERATORS):
+        refuse_unrun(task.name, task.run, call.value)
 
 
 @lru_cache(1024)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from qframe.exceptions import JobDefinitionError, QframeError
-from qframe.jobs.hooks import GENERATORS, refuse_generator, refuse_unrun
+from qframe.jobs.hooks import ran, refuse_generator
 from qframe.payload import timing
 from qframe.payload.text import one_line
 
@@ -92,9 +92,13 @@ def handle(job: Any) -> Any:  # noqa: ANN401 (a job, and what `handle_many` retu
 
 def _handled(job_class: Any, jobs: Sequence[Any]) -> Any:  # noqa: ANN401 (as above)
     result = job_class.handle_many(jobs)
-    if isinstance(result, GENERATORS):
-        refuse_unrun(f"{job_class.__name__}.handle_many", job_class.handle_many, result)
-    return result
+    if inspect.isawaitable(result):
+        return _awaited(job_class, result)
+    return ran(job_class, "handle_many", result)
+
+
+async def _awaited(job_class: Any, result: Any) -> Any:  # noqa: ANN401 (as above)
+    return ran(job_class, "handle_many", await result)
 
 
 async def _awaited_alone(result: Any) -> Any:  # noqa: ANN401 (as above)

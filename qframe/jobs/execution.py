@@ -20,7 +20,7 @@ from qframe import forks
 from qframe.exceptions import DontHandle, Interruption, JobDefinitionError, SynchronousOnly
 from qframe.hooks import Awaits, Hooks, of_process
 from qframe.jobs.definition import JobDefinition
-from qframe.jobs.hooks import GENERATORS, refuse_unrun
+from qframe.jobs.hooks import ran
 from qframe.jobs.options import check_option
 
 log = logging.getLogger("qframe")
@@ -64,16 +64,24 @@ def perform(
         return _Passage(job, (*outer, *own_middleware(job)), hooks).go()
     try:
         if kind.set_up is not JobDefinition.set_up:
-            finish(job.set_up(), hooks)
+            _called(job, "set_up", hooks)
         result = job.handle()
         if result is None:
             return result
-        if isinstance(result, GENERATORS):
-            refuse_unrun(f"{kind.__name__}.handle", kind.handle, result)
-        return finish(result, hooks)
+        return ran(kind, "handle", finish(result, hooks))
     finally:
         if kind.tear_down is not JobDefinition.tear_down:
-            finish(job.tear_down(), hooks)
+            _called(job, "tear_down", hooks)
+
+
+def _called(job: JobDefinition, hook: str, hooks: Hooks, *args: object) -> Any:  # noqa: ANN401 (as above)
+    """Call a hook to its end. Raises if it has only made a generator, which nobody runs."""
+    return ran(type(job), hook, finish(getattr(job, hook)(*args), hooks))
+
+
+async def _called_on_loop(job: JobDefinition, hook: str, *args: object) -> Any:  # noqa: ANN401 (as above)
+    """As `_called`, on the event loop of this thread."""
+    return ran(type(job), hook, await _awaited(getattr(job, hook)(*args)))
 
 
 def _wrapped(job: JobDefinition, outer: Sequence[Any], hooks: Hooks, *, bare: bool) -> Any:  # noqa: ANN401 (as above)
@@ -135,7 +143,7 @@ def call_hook(job: JobDefinition, hook: str, *args: object, hooks: Hooks = of_pr
     if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
             if hooks.around is None and not type(job).model_fields:
-                finish(getattr(job, hook)(*args), hooks)
+                _called(job, hook, hooks, *args)
             else:
                 _call_wrapped(job, hook, args, hooks)
 
@@ -144,10 +152,10 @@ def _call_wrapped(job: JobDefinition, hook: str, args: Sequence[object], hooks: 
     """Call a hook of a job with what is around all its code; a row that is gone stays its key."""
 
     def act() -> None:
-        finish(getattr(job, hook)(*args), hooks)
+        _called(job, hook, hooks, *args)
 
     def awaits() -> Coroutine[Any, Any, Any]:
-        return _awaited(getattr(job, hook)(*args))
+        return _called_on_loop(job, hook, *args)
 
     if type(job).model_fields:
         is_async = inspect.iscoroutinefunction(getattr(type(job), hook))
@@ -358,11 +366,11 @@ async def perform_on_loop(
         return await _Passage(job, (*outer, *own_middleware(job)), hooks).go_on_loop()
     try:
         if kind.set_up is not JobDefinition.set_up:
-            await _awaited(job.set_up())
-        return await _awaited(job.handle())
+            await _called_on_loop(job, "set_up")
+        return await _called_on_loop(job, "handle")
     finally:
         if kind.tear_down is not JobDefinition.tear_down:
-            await _awaited(job.tear_down())
+            await _called_on_loop(job, "tear_down")
 
 
 async def call_hook_on_loop(
@@ -372,10 +380,10 @@ async def call_hook_on_loop(
     if getattr(type(job), hook) is not getattr(JobDefinition, hook):
         with _logged(job, hook):
             if hooks.around_on_loop is None and not type(job).model_fields:
-                await _awaited(getattr(job, hook)(*args))
+                await _called_on_loop(job, hook, *args)
             else:
                 await _wrapped_on_loop(
-                    job, hooks, lambda: _awaited(getattr(job, hook)(*args)), may_be_gone=True
+                    job, hooks, lambda: _called_on_loop(job, hook, *args), may_be_gone=True
                 )
 
 

@@ -66,6 +66,16 @@ def _check_arguments(
         ) from None
 
 
+def ran(owner: Any, hook: str, result: Any) -> Any:  # noqa: ANN401 (a class, what its hook gave)
+    """Return what a hook of a class gave, once that is awaited.
+
+    Raises `JobDefinitionError` if a decorator hides that the hook is a generator: nothing has run.
+    """
+    if isinstance(result, GENERATORS):
+        refuse_unrun(f"{owner.__name__}.{hook}", getattr(owner, hook), result)
+    return result
+
+
 def refuse_unrun(name: str, function: Any, result: object) -> None:  # noqa: ANN401 (any callable)
     """Refuse a result that is the unstarted generator of a decorated function."""
     code = getattr(result, "gi_code", None) or getattr(result, "ag_code", None)

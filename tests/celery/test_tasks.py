@@ -473,8 +473,17 @@ def hidden(function: Any) -> Any:
     return call
 
 
-def test_a_generator_that_a_decorator_hides_fails() -> None:
-    result = app.task(name="tests.hidden")(hidden(generator)).delay()
+def hidden_on_loop(function: Any) -> Any:
+    @functools.wraps(function)
+    async def call(*given: Any) -> Any:
+        return function(*given)
+
+    return call
+
+
+@pytest.mark.parametrize("wrapped", [hidden, hidden_on_loop, lambda f: hidden(hidden_on_loop(f))])
+def test_a_generator_that_a_decorator_hides_fails(wrapped: Any) -> None:
+    result = app.task(name="tests.hidden")(wrapped(generator)).delay()
     assert drain() == Drained(failed=1)
     assert seen == []
     with pytest.raises(Exception, match=r"tests.hidden is a generator"):

@@ -38,6 +38,36 @@ def test_one_try_whose_worker_was_killed_is_failed_not_run_twice(project: Projec
     assert project.empty()
 
 
+@pytest.mark.embedded_only
+@pytest.mark.parametrize("arguments", [(), ("--concurrency", 2), ("--isolate",)])
+def test_a_generator_that_an_async_decorator_hides_fails(
+    project: Project, arguments: tuple[object, ...]
+) -> None:
+    project.write(
+        "hidden.py",
+        """
+import functools
+from jobs import Queueable, note
+def deco(function):
+    @functools.wraps(function)
+    async def call(*args):
+        return function(*args)
+    return call
+class Hidden(Queueable):
+    tries = 1
+    @deco
+    def handle(self):
+        yield
+    def succeeded(self):
+        note("succeeded")
+""",
+    )
+    project.push("hidden.Hidden")
+    project.drain(*arguments)
+    assert "JobDefinitionError: Hidden.handle is a generator" in project.failure().exception
+    assert project.notes() == []
+
+
 @pytest.mark.every_backend
 def test_three_tries_killed_twice_then_done(project: Project) -> None:
     project.configure(retry_after=1)
