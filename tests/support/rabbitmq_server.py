@@ -102,6 +102,7 @@ class RabbitmqServer(ServerProcess):
         return {
             **os.environ,
             "HOME": str(folder),
+            "ERL_CRASH_DUMP": str(folder / "erl_crash.dump"),
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": self.host,
             "RABBITMQ_ALLOW_INPUT": "1",  # then its shell script becomes the node
