@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import time
 
 import pytest
 
+from qframe.exceptions import LOST_LEASE
 from tests.support.marks import slow
 from tests.support.process import Project, wait_for
 
@@ -63,7 +65,7 @@ def test_a_worker_that_wakes_up_late_can_change_nothing(project: Project) -> Non
     project.wait_for_note("end", count=2)
     wait_for(project.empty, "the job's end")
     assert (first.stop(), second.stop()) == (0, 0)
-    assert first.out.count("LOST  its lease had passed to another worker") == 1
+    assert first.out.count(f"LOST  {LOST_LEASE}") == 1
     assert "1 lost" in first.out
     assert "its lease ha" in first.err
     assert "1 done" in second.out
@@ -71,6 +73,22 @@ def test_a_worker_that_wakes_up_late_can_change_nothing(project: Project) -> Non
     assert project.failed() == []
     assert [line[2] for line in project.notes("start")] == ["1", "2"]
     assert uuid
+
+
+@pytest.mark.embedded_only
+def test_a_worker_whose_job_is_removed_says_that_it_may_have_been(project: Project) -> None:
+    project.configure(retry_after=3)
+    uuid = project.push("Sleep", {"seconds": 60})
+    worker = project.work()
+    project.wait_for_note("start")
+    with sqlite3.connect(project.database, timeout=60) as database:
+        database.execute("delete from jobs")
+    said = "lease has passed to another worker, or it was removed"
+    wait_for(lambda: f"{uuid}: its {said}" in worker.err, "the worker to say what it knows")
+    wait_for(lambda: f"LOST  {LOST_LEASE}" in worker.out, "the outcome")
+    worker.end()
+    assert LOST_LEASE == "its lease had passed to another worker, or it was removed"
+    assert project.empty()
 
 
 @pytest.mark.not_on_beanstalkd("1.12 may miss the end of a lease")
