@@ -200,7 +200,11 @@ def _answered(words: list[str]) -> int | None:
     if len({"--live", "--ready"} & {*words}) > 1:
         return None
     code, line = told(file, ready=ready)
-    print("".join(c if c.isprintable() else "?" for c in line))  # noqa: T201 (all that it does)
+    try:
+        print("".join(c if c.isprintable() else "?" for c in line), flush=True)  # noqa: T201 (all that it does)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
+        return 141  # of a shell after SIGPIPE
     return code
 
 

@@ -35,6 +35,7 @@ _READER_GONE = 141
 _UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN}
 _WORKING = {"work", "supervise", "relay"}
 """The commands, and `schedule work`, whose exit code is about their work and not their output."""
+_HELP = {"-h", "--help"}
 _COMPLETION = "_QFRAME_COMPLETE"
 """Set by a shell that asks for completions, which typer then prints."""
 _SUMMARY = 200
@@ -249,6 +250,18 @@ def main() -> None:
 
 
 def _called(words: Sequence[str]) -> int:
+    """Calls the command. Raises `BrokenPipeError` if the reader of its output has gone."""
+    try:
+        return _called_by_typer(words)
+    except SystemExit as ended:
+        # typer and rich make exit code 1 of it
+        gone = ended.__context__
+        if isinstance(gone, BrokenPipeError) and not _works(words):
+            raise gone from None
+        raise
+
+
+def _called_by_typer(words: Sequence[str]) -> int:
     if _COMPLETION in os.environ:
         return app(words, prog_name="qframe", standalone_mode=False) or 0
     if not words and sys.stdout.isatty():
@@ -264,9 +277,12 @@ def _called(words: Sequence[str]) -> int:
 def _left(words: Sequence[str], code: int) -> int:
     """Returns the exit code after the output is written; a worker ignores jobs' output."""
     error = leave_streams()
-    if error is None or code or not _WORKING.isdisjoint(words[:2]):
-        return code
-    return _unwritten(error)
+    return code if error is None or code or _works(words) else _unwritten(error)
+
+
+def _works(words: Sequence[str]) -> bool:
+    """Whether the exit code is about the work, and not about the output."""
+    return not _WORKING.isdisjoint(words[:2]) and _HELP.isdisjoint(words)
 
 
 def _unwritten(error: OSError) -> int:

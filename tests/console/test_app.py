@@ -203,22 +203,38 @@ def test_an_interrupt_is_no_traceback(shop: Shop, monkeypatch: pytest.MonkeyPatc
     assert "Traceback" not in said.err
 
 
-def test_output_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "qframe.toml").touch()
-    program = "import sys; sys.argv[0] = 'qframe'; from qframe.console.app import main; main()"
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_command_whose_reader_has_gone_exits_as_sigpipe_would(
+    shop: Shop, unbuffered: str
+) -> None:
+    (shop.root / "qframe.toml").touch()
+    shop.keep()
     reader, writer = os.pipe()
     os.close(reader)
-    for command in (["size"], ["size", "--json"], ["--help"], ["check"]):
+    for command in (
+        ["size"], ["size", "--json"], ["failed"], ["failed", "--json"], ["check"], ["--help"], [],
+        ["schedule"], ["size", "--help"], ["work", "--help"], ["--version"], ["migrate"],
+        ["health"],
+    ):  # fmt: skip
         finished = subprocess.run(
-            [sys.executable, "-c", program, *command],
-            cwd=tmp_path,
+            [sys.executable, "-c", "import qframe_health; qframe_health.main()", *command],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            cwd=shop.root,
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-        assert finished.stderr == ""
-        assert finished.returncode in {1, 141}
+        assert (command, finished.returncode, finished.stderr) == (command, 141, "")
+    os.close(writer)
+
+
+def test_a_worker_whose_reader_has_gone_exits_as_its_work_does(shop: Shop) -> None:
+    (shop.root / "qframe.toml").touch()
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "qframe", "work", "--stop-when-empty"]
+    assert subprocess.run(command, cwd=shop.root, stdout=writer, check=False).returncode == 0
     os.close(writer)
 
 
