@@ -23,7 +23,7 @@ class ConnectionLost(BackendUnavailable):
 
 
 class NoConnectionLeft(BackendUnavailable):
-    """No further connection for now: all of the server's or of this process are in use."""
+    """No further connection for now: all of the server's or of this pool are in use."""
 
 
 _NO_TABLE = "has no table {name}: run `{migrate}`"

@@ -151,7 +151,7 @@ class DatabasePool:
         used = self._open
         raise NoConnectionLeft(
             f"the database {self._shown}: no connection was free within "
-            f"{limited(self._timeout):g} s, all {used} of this process are in use (pool_size)"
+            f"{limited(self._timeout):g} s, all {used} of its pool are in use (pool_size)"
         )
 
     def _give_up(self, waiter: _TurnWaiter) -> None:

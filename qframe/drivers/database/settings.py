@@ -22,12 +22,13 @@ class DatabaseSettings(ConnectionSettings):
     with `full` also a power loss. On PostgreSQL the start or end of a job waits for the disk if it
     is `full`; a dispatch follows the server's setting. `busy_timeout` is the seconds that a call
     waits for SQLite's write lock. `pool_size` is the number of connections to a server that the
-    threads of one process share, in addition to those of a worker itself; `pool_timeout` is the
-    seconds that a call waits for one of them. `schema` is PostgreSQL's schema of the tables, or
-    another database of the MariaDB server; default: the connection's own. `migrate_command` is the
-    command to suggest when the tables are missing. `listen` is how PostgreSQL wakes idle workers:
-    by LISTEN and NOTIFY unless there is a pooler (`"auto"`), even with a pooler (true: it must pool
-    sessions), or by polling (false). `aging` is the seconds that a level of priority is worth.
+    threads of one process share for this connection, in addition to those of a worker itself;
+    `pool_timeout` is the seconds that a call waits for one of them. `schema` is PostgreSQL's schema
+    of the tables, or another database of the MariaDB server; default: the connection's own.
+    `migrate_command` is the command to suggest when the tables are missing. `listen` is how
+    PostgreSQL wakes idle workers: by LISTEN and NOTIFY unless there is a pooler (`"auto"`), even
+    with a pooler (true: it must pool sessions), or by polling (false). `aging` is the seconds that
+    a level of priority is worth.
     """
 
     driver: Literal["database"] = "database"

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import literal, select
 
 from qframe.contracts.step import APPLIED, Delete, Push, Result, Start, Step
 from qframe.drivers import sockets
@@ -109,10 +110,19 @@ def test_threads_that_come_one_after_the_other_use_one(server: SqlServer, opened
 
 def test_who_finds_none_is_told_after_a_while(opened: Opener) -> None:
     backend = opened(pool_size=1, pool_timeout=0.1)
-    with backend.database.session(), pytest.raises(NoConnectionLeft, match=r"all 1 .*pool_size"):
+    with backend.database.session(), pytest.raises(NoConnectionLeft) as told:
         in_threads(1, lambda: backend.apply(PUSH))
+    assert "all 1 of its pool are in use (pool_size)" in str(told.value)
     in_threads(1, lambda: backend.apply(PUSH))
     assert backend.sizes("q").ready == 1
+
+
+def test_two_connections_with_one_url_have_a_pool_each(server: SqlServer, opened: Opener) -> None:
+    first, second = opened(pool_size=1), opened(pool_size=1)
+    with first.database.session() as one, second.database.session() as other:
+        for backend, session in ((first, one), (second, other)):
+            session.run(backend.database.statement(select(literal(1))))
+        assert sessions(server) == 2
 
 
 def test_who_waits_longest_is_first(opened: Opener) -> None:
