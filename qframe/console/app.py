@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from qframe import config
-from qframe.console.place import print_hint
+from qframe.console import place
 from qframe.console.stream import fill_standard_descriptors, leave_streams
 from qframe.console.text import print_error
 from qframe.exceptions import (
@@ -28,6 +28,7 @@ from qframe.exceptions import (
     QframeError,
     Unsupported,
 )
+from qframe.jobs import project
 from qframe.worker.options import NO_ANSWER, USAGE
 
 _READER_GONE = 141
@@ -245,6 +246,8 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         code = print_error(error.format_message(), USAGE)
+    finally:
+        project.advise(None)  # a program may go on after it
     sys.stdout, sys.stderr = streams  # a job's stream may raise anything
     sys.exit(_left(words, code))
 
@@ -270,6 +273,7 @@ def _called_by_typer(words: Sequence[str]) -> int:
         if top.has_project():
             return top.state()
     _check_words(words)
+    place.advise(words)
     alone = words in ([], ["schedule"])
     return _helped(words) if alone else app(words, standalone_mode=False) or 0
 
@@ -294,7 +298,7 @@ def _unwritten(error: OSError) -> int:
 
 def _helped(words: Sequence[str]) -> int:
     """Prints help, and which command is likely meant in a framework's project."""
-    print_hint(config.here(), " ".join(words))
+    place.print_hint(config.here(), " ".join(words))
     app([*words, "--help"], standalone_mode=False)
     return 0
 

@@ -13,6 +13,7 @@ from qframe.console.options import (
     ConnectionOption,
     named_connection,
 )
+from qframe.console.place import JobsPlace, of, print_hint, print_new
 from qframe.console.text import encodable, print_error, say
 from qframe.contracts.backend import Backend
 from qframe.exceptions import BackendUnavailable, ConfigurationError
@@ -32,7 +33,8 @@ def migrate(
 
     Tables that Laravel's migrations made get the missing columns and indexes; no row is changed. It
     migrates all connections in use, also those that [store] and [failed] name, and may run several
-    times at once. With --sql and no server that answers, it prints all statements.
+    times at once. It says which database it has made, and by which configuration. With --sql and no
+    server that answers, it prints all statements.
 
     Exits 69 if a database does not answer, 2 if it refuses; the others are migrated.
 
@@ -41,16 +43,25 @@ def migrate(
       qframe migrate --sql | psql --single-transaction app
     """
     queues = configured(config)
-    act = _print if sql else _migrate
-    codes = [0]
+    codes, new = [0], list[JobsPlace]()
     only = named_connection(name, connection)
     for each in [only] if only else queues.in_use():
         try:
-            act(each, queues.backend(each))
+            if sql:
+                _print(each, queues.backend(each))
+                continue
+            place = of(queues, "migrate", each)
+            _migrate(each, queues.backend(each))
+            if place.is_new and place.file is not None and place.file.exists():
+                new.append(place)
         except ConfigurationError as error:
             codes.append(print_error(f"{each}: {error}", USAGE))
         except BackendUnavailable as error:
             codes.append(print_error(f"{each}: {error}", NO_ANSWER))
+    if new:
+        print_new(new)
+    else:
+        print_hint(queues.settings.root, "migrate --sql" if sql else "migrate")
     return max(codes)
 
 

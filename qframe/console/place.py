@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from qframe import config
 from qframe.console.text import print_error, say
+from qframe.jobs import project
 from qframe.manager import QueueManager
 from qframe.payload.text import one_line
 
@@ -69,7 +70,7 @@ def of(queues: QueueManager, command: str, connection: str | None = None) -> Job
         file,
         file is not None and not file.exists(),
         queues.settings.origin,
-        hint(queues.settings.root, command) or _other_file(file, queues.settings.origin),
+        hint(queues.settings.root, command) or _other_file(file, queues.settings.origin, command),
     )
 
 
@@ -103,6 +104,7 @@ def hint(root: Path, command: str) -> str:
 def configuration_lines(queues: QueueManager, command: str) -> Iterator[str]:
     """Yields which configuration was read, and a likely mistake."""
     yield f"config  {queues.settings.origin.described()}"
+    project.advise(None)
     if found := hint(queues.settings.root, command):
         yield f"note    {found}"
 
@@ -112,19 +114,36 @@ def print_configuration(queues: QueueManager, command: str) -> None:
         say(line)
 
 
+def print_new(new: list[JobsPlace]) -> None:
+    """Prints which databases were made just now, and by which configuration."""
+    for each in new:
+        say(each.first_line())
+    for key, text in dict(line for each in new for line in each.lines()).items():
+        say(f"{key:<6}  {text}")
+
+
+def advise(words: Sequence[str]) -> None:
+    """Makes a command that creates a database say whose project this is."""
+    command = " ".join(words[: 2 if words[:1] == ["schedule"] else 1])
+    project.advise(lambda: hint(project.root(), command))
+
+
 def print_hint(root: Path, command: str) -> None:
+    project.advise(None)
     if found := hint(root, command):
         print_error(found, 0)
 
 
-def _other_file(file: Path | None, origin: config.Origin) -> str:
+def _other_file(file: Path | None, origin: config.Origin, command: str) -> str:
     """Says what a database may mean that is made here for want of configuration."""
     if file is None or file.exists() or not origin.is_nothing:
         return ""
     above = (folder / file.name for folder in file.parent.parents)
     there = (one_line(str(path), 200) for path in above if path.is_file())
     found = next((f"{path} is there already: is this the right folder?" for path in there), "")
-    return found or "no job waits in a new database: start where the program that dispatches does"
+    if found or command == "migrate":  # which is to make a new one
+        return found
+    return "no job waits in a new database: start where the program that dispatches does"
 
 
 def _django() -> str:

@@ -6,7 +6,7 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from qframe.payload import tracebacks
@@ -14,6 +14,7 @@ from qframe.payload import tracebacks
 _root: Path | None = None
 _is_assumed = False
 _is_announced = False
+_advice: Callable[[], str] | None = None
 
 
 def set_root(root: Path, *, assumed: bool = False) -> None:
@@ -38,6 +39,20 @@ def announce() -> None:
 
 def is_announced() -> bool:
     return _is_announced
+
+
+def advise(advice: Callable[[], str] | None) -> None:
+    """Set what a command says of a likely mistake once it makes a database; None: it has said it.
+
+    The advice is asked for only then, and is "" if there is none.
+    """
+    global _advice  # noqa: PLW0603 (of the process, as the root)
+    _advice = advice
+
+
+def advice() -> str:
+    """Return a likely mistake of the command that runs; "" outside a command."""
+    return _advice() if _advice else ""
 
 
 def root() -> Path:

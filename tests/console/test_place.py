@@ -91,6 +91,76 @@ def test_a_dispatch_that_makes_a_database_where_nothing_is_configured_says_so(
         assert bare.python(code).err == ""
 
 
+def test_migrate_names_the_database_that_it_makes_and_the_configuration(shop: Shop) -> None:
+    root = shop.root
+    lines = shop.run("migrate").lines
+    assert lines[0].startswith("database: created the table ")
+    assert lines[-2:] == [
+        f"database ({root}/qframe.sqlite3, just created)",
+        f"config  none: neither qframe.toml nor [tool.qframe] in {root} or above",
+    ]
+    assert shop.run("migrate").lines == ["database: nothing to do"]
+    (root / "qframe.sqlite3").unlink()
+    shop.write("manage.py", MANAGE)
+    said = shop.run("migrate")
+    assert said.lines[-1].startswith(f"note    this is a Django project ({root}/manage.py), ")
+    assert said.lines[-1].endswith("use python manage.py qframe migrate")
+    assert said.err == ""
+    said = shop.run("migrate", "--sql")
+    assert said.err.endswith("use python manage.py qframe migrate --sql\n")
+    (root / "manage.py").unlink()
+    shop.write("qframe.toml", "connections.reports = {driver = 'database', "
+        "url = 'sqlite:///reports.sqlite3'}\n")  # fmt: skip
+    assert shop.run("migrate").lines[-2:] == [
+        f"reports ({root}/reports.sqlite3, just created)", f"config  {root}/qframe.toml",
+    ]  # fmt: skip
+
+
+def test_migrate_asks_whether_this_is_the_right_folder(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = shop.root / "app"
+    inner.mkdir()
+    shop.run("migrate")
+    monkeypatch.chdir(inner)
+    assert shop.run("migrate").lines[-1] == (
+        f"note    {shop.root}/qframe.sqlite3 is there already: is this the right folder?"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("size",), ("failed",), ("workers",), ("batches",), ("pause",), ("schedule", "list")],
+    ids=" ".join,
+)
+def test_a_command_that_makes_a_database_in_a_frameworks_project_says_so_once(
+    bare: Project, words: tuple[str, ...]
+) -> None:
+    bare.write("manage.py", MANAGE)
+    with bare:
+        ended = bare.run([sys.executable, "-m", "qframe", *words]).finished()
+    made = f"created the database {bare.root}/qframe.sqlite3: no qframe.toml in {bare.root} or"
+    (line,) = [line for line in ended.err.splitlines() if line.startswith(made)]
+    assert f"; this is a Django project ({bare.root}/manage.py), " in line
+    command = " ".join(word for word in words if not word.startswith("-"))
+    assert line.endswith(f"use python manage.py qframe {command}")
+    assert ended.err.count("this is a Django project") == 1
+
+
+def test_dispatch_says_it_once_and_a_program_never(bare: Project) -> None:
+    bare.write("manage.py", MANAGE)
+    bare.write("shop.py", "from qframe import Queueable\nclass Order(Queueable):\n number: int\n"
+        " def handle(self): ...\n")  # fmt: skip
+    code = "from qframe import dispatch; import shop; dispatch(shop.Order(number=1)).send()"
+    command = [sys.executable, "-m", "qframe", "dispatch", "shop.Order", '{"number": 1}']
+    with bare:
+        said = bare.run(command).finished().err
+        assert "created the database" in said
+        assert said.count("this is a Django project") == 1
+        (bare.root / "qframe.sqlite3").unlink()
+        assert "Django" not in bare.python(code).err
+
+
 @pytest.mark.parametrize(
     ("files", "variable", "known_by", "command"),
     [

@@ -257,8 +257,12 @@ class Database:
         elif self.is_given or not project.is_assumed():
             log.info("created the database %s", self.path)
         else:
+            advice = project.advice()
             log.warning(
-                "created the database %s: no qframe.toml in %s or above", self.path, project.root()
+                "created the database %s: no qframe.toml in %s or above%s",
+                self.path,
+                project.root(),
+                f"; {advice}" if advice else "",
             )
 
     def migrate(self) -> list[Change]:
