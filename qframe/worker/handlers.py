@@ -82,18 +82,24 @@ def taken() -> AbstractSet[int]:
 
 
 def lost() -> list[int]:
-    """Returns our signals that somebody else handles now."""
+    """Returns our signals that somebody else handles now, or that this thread blocks."""
+    blocked = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())  # as `getsignal`, without the enum
     found = []
     for number, mine in _taken.items():  # a comprehension is one more call for each job
-        if _handler_of(number) != mine[-1][0]:
+        if _handler_of(number) != mine[-1][0] or number in blocked:
             found.append(number)
     return found
 
 
-def put_back(numbers: Iterable[int]) -> None:
-    """Takes signals again; on the main thread."""
+def put_back(numbers: Iterable[int]) -> AbstractSet[int]:
+    """Takes signals again; on the main thread. Returns those that were only blocked."""
+    blocked = set[int]()
     for number in numbers:
-        signal.signal(number, _taken[number][-1][0])
+        if signal.signal(number, handler := _taken[number][-1][0]) == handler:
+            blocked.add(number)
+    # What came meanwhile is handled at the end of this call, by our handlers.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _taken.keys() | ({_stacks} - {0}))
+    return blocked
 
 
 def _set(number: int, handler: Handler) -> None:

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from types import FrameType
 from typing import Self
 
@@ -25,6 +26,14 @@ log = logging.getLogger("qframe")
 
 _EARLY = 0.01
 _SLACK = 1.0
+_REPLACED = (
+    "%s replaced the worker's handler of %s, which would have made it deaf: it is put back. A job "
+    "that wants to clean up uses `finally`."
+)
+_BLOCKED = (
+    "%s left %s blocked, which would have made the worker deaf: it is unblocked. A job that blocks "
+    "signals unblocks them in `finally`."
+)
 
 
 class Signals(WakeUp):
@@ -40,7 +49,7 @@ class Signals(WakeUp):
         """Whether it was asked to stop, but not by SIGHUP, which may come before or after."""
         self.stop_signal = 0
         self.paused = False
-        self._warned_of: set[tuple[str, str]] = set()
+        self._warned_of: set[tuple[str, str, str]] = set()
         self.fired: Interruption | None = None
         """What ended the running job, even if the job swallowed it."""
         self.on_main_thread = handled and threading.current_thread() is threading.main_thread()
@@ -154,27 +163,25 @@ class Signals(WakeUp):
             self._closes = False
 
     def look_after(self, job: Job | Lifespan) -> None:
-        """Restores handlers that a job or the lifespan has replaced, and logs which."""
+        """Restores what a job or the lifespan has replaced or blocked, and logs which."""
         if self.on_main_thread:
             try:
                 signal.set_wakeup_fd(self._wakes_by, warn_on_full_buffer=False)
             except (OSError, ValueError) as closed:
                 log.debug("the worker's descriptor for signals: %s", closed)
             if lost := handlers.lost():
-                handlers.put_back(lost)
-                self._warn_of_handlers(lost, (job.name,))
+                self._warn_of_handlers(lost, handlers.put_back(lost), (job.name,))
 
-    def _warn_of_handlers(self, lost: Iterable[int], jobs: Iterable[str]) -> None:
-        names = ", ".join(signal.Signals(number).name for number in lost)
+    def _warn_of_handlers(
+        self, lost: Iterable[int], blocked: AbstractSet[int], jobs: Iterable[str]
+    ) -> None:
         who = " or ".join(jobs)
-        if (who, names) not in self._warned_of:
-            self._warned_of.add((who, names))
-            log.warning(
-                "%s replaced the worker's handler of %s, which would have made it deaf: it is put "
-                "back. A job that wants to clean up uses `finally`.",
-                who or "the program",
-                names,
-            )
+        replaced = [number for number in lost if number not in blocked]
+        for numbers, words in ((replaced, _REPLACED), (sorted(blocked), _BLOCKED)):
+            names = ", ".join(signal.Signals(number).name for number in numbers)
+            if names and (who, words, names) not in self._warned_of:
+                self._warned_of.add((who, words, names))
+                log.warning(words, who or "the program", names)
 
     # -- handlers -------------------------------------------------------------------------------
 

@@ -72,6 +72,25 @@ class TakesSignalsOnLoop(TakesSignals):
             super().handle()
 
 
+class BlocksSignals(Queueable):
+    """Blocks signals in its thread, and leaves it so; with `how` = "both" it takes one, too."""
+
+    how: str = "block"
+
+    def handle(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+        if self.how == "both":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.how == "stopped":
+            os.kill(os.getpid(), signal.SIGTERM)
+        note("took", self.how)
+
+
+class BlocksSignalsOnLoop(BlocksSignals):
+    async def handle(self) -> None:  # type: ignore[override]
+        super().handle()
+
+
 class TakesWakeUp(Queueable):
     """Has signals written to a socket of its own, and leaves it so; or closes that."""
 

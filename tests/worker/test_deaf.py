@@ -76,6 +76,52 @@ def test_the_worker_hears_its_signals_again(
     assert all(f"deafening_jobs.{job}" in line and "SIGTERM" in line for line in said)
 
 
+@pytest.mark.parametrize(
+    ("options", "job", "how"),
+    [
+        ((), "BlocksSignals", "block"),
+        ((), "BlocksSignals", "both"),
+        (("--concurrency", 2), "BlocksSignals", "block"),
+        (("--concurrency", 2), "BlocksSignalsOnLoop", "block"),
+        (("--isolate",), "BlocksSignals", "block"),
+    ],
+    ids=["alone", "both", "thread", "loop", "isolated"],
+)
+def test_the_worker_hears_signals_that_a_job_has_blocked(
+    project: Project, options: tuple[object, ...], job: str, how: str
+) -> None:
+    for _ in range(3):
+        project.push(f"deafening_jobs.{job}", {"how": how})
+    worker = project.work(*options)
+    wait_for(lambda: len(project.notes("took")) == 3, "the jobs that block signals")
+    wait_for(project.empty, "nothing to be left")
+    is_on_main_thread = not options or job.endswith("OnLoop")
+    if is_on_main_thread:
+        wait_for(lambda: "blocked, which would" in worker.err, "a warning")
+    project.push("deafening_jobs.Lasts")
+    project.wait_for_note("lasts")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert project.notes("ended")
+    said = [line for line in worker.err.splitlines() if "which would have made" in line]
+    left = "SIGINT" if how == "both" else "SIGINT, SIGTERM"
+    of_blocked = [line for line in said if "blocked, which would" in line]
+    assert bool(of_blocked) == is_on_main_thread
+    assert all(f"deafening_jobs.{job}" in line for line in said)
+    assert all(f" left {left} blocked" in line for line in of_blocked)
+    if not job.endswith("OnLoop"):  # there it names those beside, too
+        assert len(said) == is_on_main_thread + (how == "both")
+
+
+def test_a_signal_that_came_while_a_job_blocked_it_stops_the_worker(project: Project) -> None:
+    project.push("deafening_jobs.BlocksSignals", {"how": "stopped"})
+    project.push("deafening_jobs.Lasts", queue="late")
+    worker = project.work("--queue", "default,late")
+    assert worker.wait() == 0
+    assert project.notes("took")
+    assert not project.notes("lasts")
+
+
 @pytest.mark.parametrize("how", ["open", "closed"])
 @pytest.mark.parametrize(
     ("options", "job", "loop"),

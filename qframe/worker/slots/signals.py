@@ -58,14 +58,13 @@ class SlotSignals(Signals):
         self.keep_waking()
 
     def look_beside(self, loop: asyncio.AbstractEventLoop, jobs: Iterable[str]) -> None:
-        """Restores handlers that one of these jobs has replaced, perhaps those of their loop."""
+        """Restores what one of these jobs has replaced, perhaps for their loop, or blocked."""
         if not self.on_main_thread:
             return
         if lost := handlers.lost():
             for number in lost:
                 loop.remove_signal_handler(number)
-            handlers.put_back(lost)
-            self._warn_of_handlers(lost, jobs)
+            self._warn_of_handlers(lost, handlers.put_back(lost), jobs)
         self.keep_waking()
 
     # -- handlers -------------------------------------------------------------------------------
