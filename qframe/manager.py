@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
@@ -20,7 +21,7 @@ from qframe.drivers.failed_store import FailedStore
 from qframe.drivers.null import NullBackend
 from qframe.drivers.ordered import Opened, OrderedBackend
 from qframe.drivers.sync import SyncBackend
-from qframe.exceptions import ConfigurationError
+from qframe.exceptions import BackendUnusable, ConfigurationError
 from qframe.features.all import FEATURES
 from qframe.features.context import Context
 from qframe.hooks import Hooks, of_process
@@ -419,6 +420,10 @@ _default: QueueManager | None = None
 _of_worker: ContextVar[QueueManager | None] = ContextVar("qframe_manager", default=None)
 """The manager of the worker whose job this context runs: a process may have several workers."""
 _making = forks.lock()
+_TOO_LATE = (
+    "not dispatched: the interpreter is ending, and imports nothing any more that a first dispatch "
+    "needs. Dispatch earlier, for example in a function of `atexit`"
+)
 
 
 def default() -> QueueManager:
@@ -437,11 +442,16 @@ def default() -> QueueManager:
 
 def connection_of(job: Dispatchable) -> Connection:
     """Return the connection for a job that is dispatched, by the process's manager."""
-    queues = _of_worker.get() or _default or default()
-    if queues.places is not None:
-        return queues.connection_of(job)
-    found = queues._connections.get(job.connection or queues.settings.default)  # noqa: SLF001 (saves a call)
-    return found or queues.connection(job.connection)
+    try:
+        queues = _of_worker.get() or _default or default()
+        if queues.places is not None:
+            return queues.connection_of(job)
+        found = queues._connections.get(job.connection or queues.settings.default)  # noqa: SLF001 (saves a call)
+        return found or queues.connection(job.connection)
+    except ImportError:
+        if sys.is_finalizing():
+            raise BackendUnusable(_TOO_LATE) from None
+        raise
 
 
 def current() -> QueueManager | None:

@@ -1152,3 +1152,60 @@ def test_what_is_dropped_while_the_interpreter_clears_its_modules_is_pushed(
     finished = project.run([sys.executable, "late.py"]).finished()
     assert finished.err == ""
     assert sorted(marks(project)) == ["early", "late-True"]
+
+
+@pytest.mark.parametrize("objects", [1, 3])
+def test_several_dispatches_while_the_interpreter_ends_are_pushed_at_once_and_in_order(
+    project: Project, objects: int
+) -> None:
+    project.write("early.py", "from marks import *\ndispatch(Mark(word='early')).send()\n")
+    project.write(
+        "late.py",
+        "import early\n"
+        "class Late:\n"
+        "    def __init__(self, name):\n"
+        "        self.name = name\n"
+        "    def __del__(self, dispatch=early.dispatch, Mark=early.Mark):\n"
+        "        dispatch(Mark(word=f'{self.name}a'))\n"
+        "        dispatch(Mark(word=f'{self.name}b'))\n"
+        "        dispatch(Mark(word=f'{self.name}c')).send()\n"
+        + "".join(f"late{each} = Late({each})\n" for each in range(objects)),
+    )
+    finished = project.run([sys.executable, "late.py"]).finished()  # it took a minute for each
+    assert (finished.err, finished.code) == ("", 0)
+    late = [f"{each}{name}" for each in range(objects) for name in "abc"]
+    assert marks(project) == ["early", *late]
+
+
+@pytest.mark.parametrize("driver", ["database", "redis"])
+def test_a_first_dispatch_while_the_interpreter_ends_says_that_it_is_too_late(
+    project: Project, driver: str
+) -> None:
+    project.write(
+        "late.py",
+        "import marks\n"
+        "class Late:\n"
+        "    def __del__(self, dispatch=marks.dispatch, Mark=marks.Mark):\n"
+        "        dispatch(Mark(word='late'))\n"
+        "late = Late()\n",
+    )
+    program = [sys.executable, "late.py"]
+    finished = project.run(program, environment={"QFRAME_DEFAULT": driver}).finished()
+    assert "BackendUnusable: not dispatched: the interpreter is ending" in finished.err
+    assert "ImportError" not in finished.err
+
+
+def test_a_first_push_while_the_interpreter_ends_starts_no_thread(project: Project) -> None:
+    project.write(
+        "late.py",
+        "import marks\n"
+        "from qframe import manager\n"
+        "manager.default().connection().size()\n"
+        "class Late:\n"
+        "    def __del__(self, dispatch=marks.dispatch, Mark=marks.Mark):\n"
+        "        dispatch(Mark(word='late'))\n"
+        "late = Late()\n",
+    )
+    finished = project.run([sys.executable, "late.py"]).finished()  # it never ended
+    assert finished.err == ""
+    assert marks(project) == ["late"]

@@ -55,12 +55,13 @@ class _Pusher:
         self._running = threading.Lock()
         self._started = False
         self._thread = 0
+        self._is_last = False
+        """Whether this thread, the last of the process, does tasks."""
 
     def put(self, task: Callable[[], object]) -> None:
         self.tasks_open[id(task)] = task
-        # an object of a module dies: no thread runs any more, and none can start
         if sys.is_finalizing():
-            self._do(task)
+            self._do_at_last(task)
             return
         if self._thread == threading.get_ident():
             self._follow.append(task)
@@ -76,6 +77,9 @@ class _Pusher:
         self.elsewhere[id(task)] = task
 
     def may_wait(self) -> bool:
+        """Whether the tasks are another thread's, which can do them while this one waits."""
+        if sys.is_finalizing():
+            return False
         return self._thread != threading.get_ident() and not on_a_running_loop()
 
     def wait(self, *, everything: bool = False) -> bool:
@@ -136,6 +140,20 @@ class _Pusher:
     def _do_all(self) -> None:
         while not self.tasks.empty():
             self._do(self.tasks.get())
+
+    def _do_at_last(self, task: Callable[[], object]) -> None:
+        """Do it here: an object of a module dies, no thread runs any more, and none can start."""
+        while not self.tasks.empty():
+            self._follow.append(self.tasks.get())
+        self._follow.append(task)
+        if self._is_last:  # a finalizer amid another task
+            return
+        self._is_last = True
+        try:
+            while self._follow:
+                self._do_one(self._follow.popleft())
+        finally:
+            self._is_last = False
 
     def _do(self, task: Callable[[], object]) -> None:
         self._do_one(task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,12 @@ Action = Callable[[], float | None]
 
 
 def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
-    """Start a daemon thread that receives no signals: there they would not wake the main thread."""
+    """Start a daemon thread that receives no signals: there they would not wake the main thread.
+
+    Raises `RuntimeError` if none can be started, as while the interpreter clears its modules.
+    """
+    if sys.is_finalizing():  # Python 3.11 would wait for ever for the thread to begin
+        raise RuntimeError("the interpreter ends")
 
     def run() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
