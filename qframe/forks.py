@@ -9,6 +9,7 @@ registers what else must start afresh there.
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 (it registers hooks, see below)
 import contextlib
 import functools
 import itertools
@@ -226,5 +227,7 @@ def _is_mine(lock: Any) -> bool:  # noqa: ANN401 (a Lock or an RLock)
     return is_owned is not None and bool(is_owned())
 
 
+# `concurrent.futures.thread` takes a lock before a fork and releases it after. A thread that
+# imports it while `_prepare` waits would add the release alone, so it is imported by now.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_prepare, after_in_parent=_go_on, after_in_child=_renew)

@@ -33,6 +33,7 @@ def _forking(settings: Mapping[str, object], folder: Path, *arguments: str) -> s
     *wrong, count = done.stdout.splitlines() or [done.stderr]
     assert not wrong, done.stdout + done.stderr
     assert "moments in" in count, done.stderr
+    assert not done.stderr
     return count
 
 
@@ -62,6 +63,7 @@ def test_a_child_forked_while_a_thread_writes_a_first_field_can_write_its_own() 
         check=False,
     )
     assert done.stdout.split() == ["over"], done.stdout + done.stderr
+    assert not done.stderr
 
 
 # -- what `forks` promises ------------------------------------------------------------------------
@@ -113,6 +115,41 @@ def test_the_thread_that_forks_keeps_a_reentrant_lock_it_holds() -> None:
 
     with lock:
         assert _in_a_child(release) == 0
+
+
+_IMPORTS = """
+import os, threading
+from qframe import forks
+
+inside = threading.Event()
+
+def open_something():
+    with forks.undisturbed():
+        inside.set()
+        while not forks._openings._forking:
+            pass
+        import concurrent.futures.thread
+
+thread = threading.Thread(target=open_something)
+thread.start()
+inside.wait()
+pid = os.fork()
+if not pid:
+    os._exit(0)
+os.waitpid(pid, 0)
+thread.join()
+"""
+
+
+def test_a_fork_is_silent_that_waits_while_a_thread_imports_what_has_hooks_for_forks() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTS],
+        cwd=_REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
 @pytest.mark.parametrize("asks", [True, False])
