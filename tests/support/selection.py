@@ -84,7 +84,7 @@ worker/test_isolation_apart.py::test_who_finds_no_room_waits_for_it_and_its_neig
 drivers/test_shared_store.py::test_a_worker_killed_in_a_chain_is_replaced_by_one_on_another_host
 outbox/test_killed.py::*
 worker/test_exactly_once.py::test_each_row_has_its_job_whenever_the_program_is_killed
-console/test_app.py::test_output_that_cannot_be_written_is_no_traceback
+console/test_app.py::test_a_*_whose_reader_has_gone_*
 web/test_attacks.py::test_a_fuzz_of_every_parameter_finds_nothing
 web/test_dispatching.py::test_a_fuzzer_is_answered_as_the_document_says
 worker/test_sqs.py::test_three_tries_killed_twice_then_done
