@@ -105,7 +105,7 @@ class ScheduleMover:
 
     def copy_progress(self) -> None:
         """Let the schedules of the code go on where they are, unless the target is further."""
-        prefix = self._old.progress("x").removesuffix("x")
+        prefix = self._old.progress()
         rows = {*self.rows()}
         for page in _pages(self._source, prefix):
             for each in page:

@@ -246,7 +246,7 @@ class ScheduleRows:
         names = [name] if name else []
         if not name:
             store.delete(keys.paused())
-            prefix = keys.progress("x").removesuffix("x")
+            prefix = keys.progress()
             names = [
                 key.removeprefix(prefix)
                 for key, text in store.items(prefix)

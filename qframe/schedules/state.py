@@ -25,9 +25,9 @@ class ScheduleKeys:
     def _key(self, kind: str, name: str = "") -> str:
         return f"{PREFIX}{self.scope}:{kind}:{name}" if name else f"{PREFIX}{self.scope}:{kind}"
 
-    def progress(self, name: str) -> str:
-        """Key: the progress of a schedule."""
-        return self._key("track", name)
+    def progress(self, name: str = "") -> str:
+        """Key: the progress of a schedule; without a name, the prefix of such keys."""
+        return self._key("track", name) if name else f"{self._key('track')}:"
 
     def paused(self) -> str:
         """Key: whether all schedules are paused; for a single one, see its progress."""

@@ -129,7 +129,7 @@ class Timetable:
 
     def _find_left(self) -> None:
         """Find messages whose schedule is gone: it ran for the last time, or its code is gone."""
-        prefix = self._keys.progress("x").removesuffix("x")
+        prefix = self._keys.progress()
         self.left = {
             name: progress
             for key, text in self._connection.store.items(prefix)
