@@ -27,7 +27,7 @@ Steps = Generator[float, None, T]
 """A generator that waits: it yields until when at most, by the monotonic clock, and is advanced
 once a process may have written, or ended, or can read more."""
 
-STACKS = 0.2
+STACKS = 1.0
 """Seconds a process that is about to be killed has to show where it is stuck."""
 KILLED = 2.0
 """Seconds in which a killed process is gone, unless it is stuck in the system."""
