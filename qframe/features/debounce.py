@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from qframe.contracts.step import Expect, Outcome, Result, Set
+from qframe.contracts.step import Expect, Outcome, Push, Result, Set
 from qframe.drivers.claims import is_unproven
 from qframe.exceptions import QframeError
 from qframe.features.base import End, Plan, Pushing
@@ -18,6 +19,9 @@ from qframe.features.reserved import Feature, ReservedJob
 from qframe.payload import envelope
 
 log = logging.getLogger("qframe")
+
+_UNTIL_NAMED = 1.0
+"""Seconds that a job without a delay is delayed if the fact that names it is written later."""
 
 
 class DebounceFeature(Feature):
@@ -37,9 +41,15 @@ class DebounceFeature(Feature):
             holds = last if last == job.uuid else None
             plan.add(*context.claim(key, job.uuid, seconds, holds))
             return
-        place = Set(key, job.uuid, seconds + job.delay)
-        # A worker may reserve a job without a delay as soon as it is pushed.
-        plan.add(context.once_pushed(place) if job.delay else place)
+        if context.in_parts and not job.delay:
+            # A worker could reserve it before the fact names it, and would skip it.
+            plan.operations = [
+                replace(each, delay=max(each.delay, _UNTIL_NAMED))
+                if type(each) is Push and each.raw is job.raw
+                else each
+                for each in plan.operations
+            ]
+        plan.add(context.once_pushed(Set(key, job.uuid, seconds + job.delay)))
 
     def kept(self, context: Context, job: Pushing) -> Sequence[str]:
         named = _named(job.message)

@@ -153,6 +153,8 @@ KINDS: dict[str, Push] = {
     "unique and once": pushes(**UNIQUE, **ONCE),
     "debounced": pushes(delay=5, **DEBOUNCED),
     "debounced and tracked": pushes(delay=5, **DEBOUNCED, **TRACKED),
+    "debounced without a delay": pushes(**DEBOUNCED),
+    "debounced and tracked, without a delay": pushes(**DEBOUNCED, **TRACKED),
     "chain of plain jobs": chains(),
     "chain of debounced jobs": chains(delay=5, **DEBOUNCED, **TRACKED),
     "batch": batches(),
@@ -160,6 +162,8 @@ KINDS: dict[str, Push] = {
     "chain of jobs with keys": chains(**ONCE),
     "batch of jobs with keys": batches(**ONCE),
     "batch of debounced jobs": batches(delay=5, **DEBOUNCED),
+    "chain of debounced jobs without a delay": chains(**DEBOUNCED),
+    "batch of debounced jobs without a delay": batches(**DEBOUNCED),
 }
 faults = pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)
 
@@ -278,6 +282,7 @@ def test_a_retry_that_is_broken_off_keeps_the_failed_job_or_runs_it(
 
     def failed(world: World, name: str) -> str:
         world.push(name, **keys)
+        world.let_pass(2)  # a debounced one waits until it is named
         world.run(state=State.FAILED)
         return ""
 
@@ -421,6 +426,17 @@ def test_a_debounced_job_that_came_up_before_it_was_named_is_pushed_again(world:
     between(world, late)
     assert world.push("a", delay=5, **DEBOUNCED) == ""
     assert world.drain() == ["a"]
+
+
+@pytest.mark.parametrize("dispatch", [pushes(**DEBOUNCED), batches(**DEBOUNCED)])
+def test_one_without_a_delay_waits_until_it_is_named(world: World, dispatch: Push) -> None:
+    """A worker that asks meanwhile would skip it for the one that it replaces."""
+    assert world.push("e", delay=5, **DEBOUNCED) == ""
+    ran: list[str] = []
+    between(world, lambda: ran.extend(world.work()))
+    assert dispatch(world, "a") == ""
+    ran += world.drain()
+    assert ("a" in ran, "e" in ran) == (True, False)
 
 
 def test_a_lock_that_ended_while_its_job_waited_is_no_withdrawal(world: World) -> None:

@@ -50,14 +50,15 @@ def test_a_dispatch_that_is_broken_off_at_any_call(
         assert world.waiting() == []
 
 
+@pytest.mark.parametrize("delay", [0, 1])
 def test_an_accepted_job_is_not_left_out_for_one_that_could_not_be_pushed(
-    own_beanstalkd: BeanstalkdServer, connect: Connect
+    own_beanstalkd: BeanstalkdServer, connect: Connect, delay: float
 ) -> None:
     world = world_on(own_beanstalkd, connect)
     assert world.push("a", delay=1, **DEBOUNCED) == ""
     own_beanstalkd.kill()
     with pytest.raises(BackendUnavailable):
-        world.push("b", delay=1, **DEBOUNCED)
+        world.push("b", delay=delay, **DEBOUNCED)
     own_beanstalkd.start()
     until = time.monotonic() + 30
     while not (ran := world.work()) and time.monotonic() < until:
