@@ -29,16 +29,16 @@ _UNITS = {"m": "min"}
 
 
 def took(seconds: float | None) -> str:
-    """Formats a time that may be short, in two digits."""
+    """Formats a time that may be short, in three digits: what is within 5 % stays so."""
     if seconds is None:
         return ""
     if seconds < 1:
-        return f"{_two_digits(seconds * 1000)} ms"
-    return f"{_two_digits(seconds)} s" if seconds < _MINUTE else lasting(seconds)
+        return f"{_three_digits(seconds * 1000)} ms"
+    return f"{_three_digits(seconds)} s" if seconds < _MINUTE else lasting(seconds)
 
 
-def _two_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"  # noqa: PLR2004 (has two)
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 (has three)
 
 
 def number(value: float | None) -> str:

@@ -474,11 +474,11 @@ def test_numbers_have_digits_enough(value: float, shown: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
-        (0.000199, "0.2 ms"), (0.0338, "34 ms"), (2.18, "2.2 s"), (75, "1 min 15 s"),
-        (93784, "1 d 2 h"),
+        (0.000199, "0.199 ms"), (0.0338, "33.8 ms"), (0.5, "500 ms"), (1.046, "1.05 s"),
+        (10.46, "10.5 s"), (75, "1 min 15 s"), (93784, "1 d 2 h"),
     ],
 )  # fmt: skip
-def test_times_have_two_digits_or_two_units(seconds: float, shown: str) -> None:
+def test_times_have_three_digits_or_two_units(seconds: float, shown: str) -> None:
     assert values.took(seconds) == shown
 
 
