@@ -17,7 +17,10 @@ from qframe.operations.usage import LONGEST, By, UsageState
 from qframe.payload.text import one_line
 from qframe.payload.timing import lasting
 
-_COLUMNS = ("connection", "attempts", "run", "share", "processor", "memory", "waited", "wait_p95")
+_COLUMNS = (
+    "connection", "attempts", "run", "share", "processor", "memory", "waited", "wait_mean",
+    "wait_p95", "wait_longest",
+)  # fmt: skip
 
 
 def usage(
@@ -90,7 +93,9 @@ def _row(state: UsageState, what: str) -> dict[str, Any]:
         "processor": _span(state.processor_seconds) + (" (partly known)" if partly else ""),
         "memory": "" if state.memory_mb is None else f"{state.memory_mb:,} MB",
         "waited": _span(state.wait_seconds),
+        "wait_mean": _span(state.wait_mean),
         "wait_p95": _span(state.wait_p95),
+        "wait_longest": _span(state.wait_longest),
     }
 
 

@@ -38,6 +38,7 @@ class UsageState(BaseModel):
     """How long those waited, in all, that started for the first time."""
     wait_mean: float | None
     wait_p95: float | None
+    wait_longest: float | None
 
 
 def states(found: Activity, connection: str) -> list[UsageState]:
@@ -64,6 +65,7 @@ def _state(connection: str, name: str, fields: Fields) -> UsageState:
         wait_seconds=fields.get(WAIT.total, 0) / 1e6,
         wait_mean=WAIT.mean(fields),
         wait_p95=WAIT.quantile(fields, 0.95),
+        wait_longest=WAIT.longest(fields),
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from qframe.metrics.by_tag import metrics_of
@@ -25,7 +28,7 @@ def test_the_longest_run_time_comes_first(shop: Shop) -> None:
     said = shop.run("usage", "--last", "2h")
     assert said.lines[0].split() == [
         "class", "connection", "attempts", "run", "share", "processor", "memory", "waited",
-        "wait_p95",
+        "wait_mean", "wait_p95", "wait_longest",
     ]  # fmt: skip
     assert "30s (partly known)" in said.lines[1]
     assert said.lines[1].split()[:6] == ["shop.Order", "database", "2", "3m", "90%", "30s"]
@@ -36,6 +39,21 @@ def test_the_longest_run_time_comes_first(shop: Shop) -> None:
     assert (rows[0]["run_seconds"], rows[0]["processor_seconds"]) == (180.0, 30.0)
     assert (rows[0]["attempts"], rows[0]["measured"], rows[0]["memory_mb"]) == (2, 1, 513)
     assert shop.run("usage", "--json", "--limit", "1").rows == rows[:1]
+
+
+def test_the_mean_and_the_longest_wait_are_beside_the_percentile(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, recorder = time.time(), Recorder()
+    monkeypatch.setattr("qframe.metrics.recorder.time", SimpleNamespace(time=lambda: now))
+    for seconds in [1.0] * 19 + [41.0]:
+        recorder.started("shop.Order", "default", now - seconds)
+        recorder.ended("shop.Order", "default", "done", 1.0)
+    Metrics(shop.queue.store, "database").write(recorder)
+    waited, mean, most, longest = shop.run("usage", "--last", "2h").lines[1].split()[-4:]
+    assert (waited, mean) == ("1m", "3s")
+    assert float(most.removesuffix("s")) == pytest.approx(1.0, rel=0.05)
+    assert float(longest.removesuffix("s")) == pytest.approx(41.0, rel=0.05)
 
 
 @pytest.mark.parametrize("by", ["class", "tag"])

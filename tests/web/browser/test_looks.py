@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -60,7 +61,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Itera
         failed(project, 3)
         gone = ChosenJob("gone", 1.0, 1)
         recorder = Recorder()
-        recorder.ended("jobs.Long", "mail", "done", 3562.0, memory=700.0)
+        for name, seconds in ((LONG, 0.955), (LONG, 3562.0), ("jobs.Long", 3562.0)):
+            recorder.started(name, "mail", time.time() - seconds)
+            recorder.ended(name, "mail", "done", seconds, memory=700.0)
         Metrics(project.manager.connection("database").store, "database").write(recorder)
         retries.start(project.manager, RetryTerms.read(), [gone], f"class {LONG}", "ops")
         recorded(project)
