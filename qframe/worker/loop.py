@@ -333,7 +333,7 @@ class Loop:
             return False
         job = self._held.popleft()
         if events.JobPopped.listeners:
-            events.fire(events.JobPopped, job)
+            self.runner.tell_popped(job)
         self._idle = False
         name = job.message.get("job") if definition.chunked and job.message else None
         named = definition.chunked
@@ -375,7 +375,7 @@ class Loop:
         if is_complete:
             self._give_back_surplus()
             for job in jobs[1:] if events.JobPopped.listeners else ():
-                events.fire(events.JobPopped, job)
+                self.runner.tell_popped(job)
             if len(jobs) == 1:
                 self._run(jobs[0])
             elif jobs:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import qframe_health
+from qframe import events
 from qframe.contracts.backend import Capability
 from qframe.contracts.status import State
 from qframe.contracts.step import Result
@@ -99,6 +100,10 @@ class Runner(Shared):
         if attempt.outcome is not JobOutcome.LOST:
             self.count(attempt)
         return attempt
+
+    def tell_popped(self, job: ReservedJob) -> None:
+        """Fires `JobPopped`; context variables that its listeners set end there."""
+        current.context_of(job).run(events.fire, events.JobPopped, job)
 
     def count(self, attempt: Attempt) -> None:
         timed_out = isinstance(attempt.report.error, JobTimedOut)

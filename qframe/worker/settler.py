@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 
 from qframe import forks
@@ -43,6 +44,8 @@ class DeferredEnd:
         self.plan = plan
         self.on_result = on_result
         """Called with whether the job was still ours; None: the job counts as done already."""
+        self.context = copy_context()
+        """That of the job: listeners of what follows its end do not run in another job's."""
 
     def answer(self, result: Result) -> Result | None:
         """Takes in a reply; returns the result of the end, once, when it is certain."""
@@ -260,23 +263,32 @@ class Settler:
                 result = each.answer(reply)
             if result is None:
                 continue
-            if not each.job.on_reply(each.plan, result):
-                self._settled(each, ours=False)
-            elif not each.job.state:
-                self._to_plan_again.append(each)
+            if result.outcome is not Outcome.APPLIED or each.plan.after:
+                each.context.run(self._on_end, each, result)
             elif each.on_result is not None:
                 each.on_result(True)
+
+    def _on_end(self, each: DeferredEnd, result: Result) -> None:
+        if not each.job.on_reply(each.plan, result):
+            self._settled(each, ours=False)
+        elif not each.job.state:
+            self._to_plan_again.append(each)
+        elif each.on_result is not None:
+            each.on_result(True)
 
     def _settle_again(self) -> None:
         while self._to_plan_again:
             each = self._to_plan_again[-1]
-            ours = True
-            try:
-                each.job.settle(each.end)
-            except SettleError:
-                ours = each.is_unconfirmed
-            self._to_plan_again.pop()
-            self._settled(each, ours=ours)
+            each.context.copy().run(self._end_again, each)  # another thread may still be in it
+
+    def _end_again(self, each: DeferredEnd) -> None:
+        ours = True
+        try:
+            each.job.settle(each.end)
+        except SettleError:
+            ours = each.is_unconfirmed
+        self._to_plan_again.pop()
+        self._settled(each, ours=ours)
 
     def _settled(self, each: DeferredEnd, *, ours: bool) -> None:
         if each.on_result is not None:

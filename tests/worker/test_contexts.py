@@ -117,3 +117,59 @@ def test_a_job_in_the_callers_thread_sees_its_context_and_leaves_it_alone(
         assert tenant.get() == "caller"
     finally:
         tenant.reset(token)
+
+
+BESIDE = """
+from contextvars import ContextVar
+from jobs import note
+from qframe import Queueable, current_job, events
+
+tenant = ContextVar("tenant", default="none")
+bound = ContextVar("bound", default="none")
+
+@events.listen(events.JobPopped)
+def popped(event):
+    note("popped", bound.get(), current_job().uuid == event.job.uuid)
+    bound.set("popped")
+
+@events.listen(events.JobQueued)
+def queued(event):
+    note("queued", bound.get(), tenant.get(), getattr(current_job(), "name", "-"))
+    bound.set("queued")
+
+class Binds(Queueable):
+    def handle(self):
+        note("handle", bound.get(), tenant.get())
+        tenant.set("of " + type(self).__name__)
+
+class First(Binds):
+    pass
+
+class Last(Binds):
+    pass
+"""
+FIRST_BUT_ONE = """
+from beside import Binds, First, Last
+from qframe import chain, dispatch
+chain([First(), Last()]).dispatch()
+dispatch(Binds()).send()
+"""
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_what_a_listener_beside_an_attempt_sets_reaches_no_job(
+    project: Project, worker: str
+) -> None:
+    project.write("beside.py", BESIDE)
+    project.configure('jobs = ["beside"]')
+    assert project.program(FIRST_BUT_ONE).code == 0
+    project.ledger.write_text("")
+    project.drain(*WORKERS[worker])
+    notes = [tuple(line) for line in project.notes()]
+    assert {line for line in notes if line[0] == "popped"} == {("popped", "none", "True")}
+    assert [line for line in notes if line[0] == "handle"] == [("handle", "none", "none")] * 3
+    # Of an isolated job the end is settled in the worker.
+    seen = ["none"] if "--isolate" in WORKERS[worker] else ["of", "First"]
+    assert [line for line in notes if line[0] == "queued"] == [
+        ("queued", "none", *seen, "beside.First")
+    ]

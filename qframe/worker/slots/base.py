@@ -190,7 +190,8 @@ class SlottedRunner(Runner):
         starting: list[Slot] = []
         while held and len(starting) < min(self._at_once, self.free):
             job = held.popleft()
-            events.fire(events.JobPopped, job)
+            if events.JobPopped.listeners:
+                self.tell_popped(job)
             slot = self.slot(job)
             try:
                 starts = slot.is_startable()
