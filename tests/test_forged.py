@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qframe import Queueable, QueueManager, batch, chain, dispatch, events, manager
+from qframe import Flow, Queueable, QueueManager, batch, chain, dispatch, events, manager
 from qframe.connection import Connection
 from qframe.contracts.backend import Health
 from qframe.contracts.failed import FailedJob
@@ -50,6 +50,15 @@ class Note(Queueable):
 
     def handle(self) -> None:
         RAN.append(self.name)
+
+
+class Names(Queueable):
+    """A job with a list as its result."""
+
+    job_name = f"{MODULE}.Names"
+
+    def handle(self) -> list[str]:
+        return ["honest"]
 
 
 class Boom(Note):
@@ -743,6 +752,38 @@ def test_while_the_unsigned_is_accepted_it_runs_and_nobody_vouches_for_it(
     run_one()
     raws = [each.raw_body for each in queue.reserve(["default"], 10)]
     assert not any(map(signature.is_signed, raws))
+
+
+def test_nobody_vouches_for_what_an_unsigned_row_runs(place: dict[str, Any]) -> None:
+    used({key: value for key, value in place.items() if key != "signing_keys"})
+    ScheduleRows(manager.default()).add(manager.default().connection(), "nightly", ROW)
+    queue = used(place, signing="accept-unsigned")
+    ScheduleRows(manager.default()).change(queue, "nightly", grace=60)
+    key = keys_of(manager.default(), queue).row("nightly")
+    assert not signature.is_sealed(facts(queue, key)[key])
+    assert dispatched(queue) > 0
+    raws = [each.raw_body for each in queue.reserve(["default"], 10)]
+    assert raws
+    assert not any(map(signature.is_signed, raws))
+    ScheduleRows(manager.default()).sign(queue, "nightly")
+    assert dispatched(queue, 60.0) > 0  # beyond what was dispatched before
+    raws = [each.raw_body for each in queue.reserve(["default"], 10)]
+    assert raws
+    assert all(map(signature.is_signed, raws))
+
+
+def test_nobody_vouches_for_what_a_map_makes_of_an_unsigned_result(place: dict[str, Any]) -> None:
+    queue = used(place, signing="accept-unsigned")
+    made = Flow("x")
+    names = made.add(Names())
+    made.map(Note, over=names.result)
+    made.dispatch()
+    run_one()
+    (key,) = [key for key in facts(queue, "flow:") if ":s:" in key]
+    forge(queue, key, json.dumps({**inside(facts(queue, key)[key]), "result": ["evil"]}))
+    run_one()
+    raws = [each.raw_body for each in queue.reserve(["default"], 10)]
+    assert [signature.is_signed(raw) for raw in raws if b"evil" in raw] == [False]
 
 
 def test_the_unsigned_runs_while_it_is_accepted(place: dict[str, Any]) -> None:

@@ -195,6 +195,8 @@ class Ended(NamedTuple):
     result: Any = None
     was_encrypted: bool = False
     """Whether the result was stored encrypted."""
+    vouched: bool = True
+    """Whether what is made of the result may be signed."""
 
 
 def written_edges(context: Context, flow: str, node: int, edges: Edges) -> Set:
@@ -206,7 +208,7 @@ def read_edges(context: Context, flow: str, node: int, text: str | None) -> Edge
     """Decode `flow:ID:e:N`; None for None. Raises `InvalidSignature` or `InvalidPayload`."""
     if text is None:
         return None
-    found = _opened(context, edges_key(flow, node), text)
+    found, _ = _opened(context, edges_key(flow, node), text)
     try:
         edges = Edges(**found)
         to = [(int(number), int(slot)) for number, slot in edges.to]
@@ -222,7 +224,7 @@ def written_state(
     """Return the fact with how a node has ended, and with the JSON of its result."""
     fields = {name: value for name, value in ended._asdict().items() if value not in {None, ""}}
     fields.pop("result", None)
-    fields.pop("was_encrypted")
+    del fields["was_encrypted"], fields["vouched"]
     if result and encrypt:
         message = b'{"job":%s,"data":%s}' % (to_json(key), result.encode())
         fields |= context.keyring.sealed(key, message)
@@ -239,13 +241,13 @@ def read_state(context: Context, key: str, text: str | None) -> Ended | None:
     """
     if text is None:
         return None
-    found = _opened(context, key, text)
+    found, vouched = _opened(context, key, text)
     try:
         if encryption.KEY in found:
             found["result"] = context.keyring.opened(key, {encryption.KEY: found[encryption.KEY]})
             del found[encryption.KEY]
             found["was_encrypted"] = True
-        ended = Ended(**{**found, "state": NodeState(found["state"])})
+        ended = Ended(**{**found, "state": NodeState(found["state"]), "vouched": vouched})
         if ended.jobs is not None and not 0 <= ended.jobs <= _MOST_ITEMS:
             raise ValueError(f"{ended.jobs} jobs")
         return ended
@@ -253,15 +255,15 @@ def read_state(context: Context, key: str, text: str | None) -> Ended | None:
         raise InvalidPayload(f"what is kept as {key} cannot be read: {error}") from None
 
 
-def _opened(context: Context, key: str, text: str) -> dict[str, Any]:
-    kept = context.opened(key, text).text
+def _opened(context: Context, key: str, text: str) -> tuple[dict[str, Any], bool]:
+    kept = context.opened(key, text)
     try:
-        found = from_json(kept)
+        found = from_json(kept.text)
     except ValueError as error:
         raise InvalidPayload(f"what is kept as {key} cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise InvalidPayload(f"what is kept as {key} cannot be read")
-    return found
+    return found, kept.vouched
 
 
 def written_jobs(context: Context, flow: str, node: int, jobs: ChainPlan) -> Set:
@@ -291,6 +293,8 @@ class Value(NamedTuple):
     value: Any
     was_encrypted: bool
     """Whether one of the results was stored encrypted."""
+    vouched: bool
+    """Whether what is made of it may be signed."""
 
 
 def results(context: Context, flow: str, nodes: Iterable[int]) -> Value:
@@ -300,23 +304,26 @@ def results(context: Context, flow: str, nodes: Iterable[int]) -> Value:
     """
     wanted = sorted({*nodes})
     found: dict[int, Any] = {}
-    was_encrypted = False
+    was_encrypted, vouched = False, True
     for node, ended in states(context, [state_key(flow, node) for node in wanted]):
         number = wanted[node]
         if ended is None:
             raise ResultMissing(f"the result of node {number} is not kept (any more)")
         was_encrypted |= ended.was_encrypted
+        vouched &= ended.vouched
         if ended.jobs is None:
             found[number] = _result_of(ended, f"node {number}")
             continue
         keys = [f"{state_key(flow, number)}:{item}" for item in range(ended.jobs)]
         items = [*states(context, keys)]
-        was_encrypted |= any(each is not None and each.was_encrypted for _, each in items)
+        there = [each for _, each in items if each is not None]
+        was_encrypted |= any(each.was_encrypted for each in there)
+        vouched &= all(each.vouched for each in there)
         found[number] = [
             None if each is None else _result_of(each, f"job {item} of node {number}")
             for item, each in items
         ]
-    return Value(found, was_encrypted)
+    return Value(found, was_encrypted, vouched)
 
 
 def _result_of(ended: Ended, what: str) -> Any:  # noqa: ANN401 (any JSON value)
@@ -340,11 +347,11 @@ def value_of(context: Context, flow: str, template: Template, sealed_for: str = 
     `InvalidPayload`.
     """
     try:
-        found, was_encrypted = results(context, flow, nodes_of(template))
+        found, was_encrypted, vouched = results(context, flow, nodes_of(template))
         value = filled(
             template, found.__getitem__, lambda data: context.keyring.opened(sealed_for, data)
         )
-        return Value(value, was_encrypted)
+        return Value(value, was_encrypted, vouched)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(error, QframeError):
             raise
@@ -466,7 +473,8 @@ def state_word(context: Context, key: str, text: str | None) -> NodeState | None
     if text is None:
         return None
     try:
-        return NodeState(_opened(context, key, text)["state"])
+        found, _ = _opened(context, key, text)
+        return NodeState(found["state"])
     except (InvalidSignature, InvalidPayload, ValueError, KeyError, TypeError):
         return None
 

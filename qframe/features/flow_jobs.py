@@ -135,11 +135,12 @@ class ExpandFlowMap(FlowJob):
         vouched = is_signed(self.job.raw_body)
         template = Prepared.of(self.template, vouched=vouched)
         message = envelope.parse(template.raw)
-        items, were_encrypted = flow.value_of(context, self.of, self.over, str(message.get("job")))
+        given = flow.value_of(context, self.of, self.over, str(message.get("job")))
+        items, template = given.value, template._replace(vouched=vouched and given.vouched)
         if not isinstance(items, list):
             self.fail(InvalidArguments(f"map() takes a list, not {type(items).__name__}"))
             return
-        encrypt = were_encrypted or encryption.is_encrypted(message)
+        encrypt = given.was_encrypted or encryption.is_encrypted(message)
         self._begin(flows, key, len(items), Prepared.of(self.end_job, vouched=vouched))
 
         def next_portion(plan: Plan) -> bool:

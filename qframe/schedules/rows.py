@@ -33,7 +33,7 @@ from qframe.jobs.foreign import foreign
 from qframe.manager import QueueManager
 from qframe.payload import encryption, envelope
 from qframe.payload.envelope import LARGEST_VERSION
-from qframe.payload.signature import unsealed
+from qframe.payload.signature import is_sealed, unsealed
 from qframe.payload.text import one_line, queue_name
 from qframe.schedules.calendar import zone_of
 from qframe.schedules.definition import Schedule, checked_name
@@ -136,15 +136,24 @@ class ScheduleRows:
             data = upgrades.carried_over(job_class, data, row.version or 0)
         return data
 
-    def _text(self, connection: Connection, name: str, row: ScheduleRow, job: object) -> str:
-        """Encode a row: the data of an encrypted job encrypted, all of it signed."""
+    def _text(
+        self,
+        connection: Connection,
+        name: str,
+        row: ScheduleRow,
+        job: object,
+        *,
+        vouched: bool = True,
+    ) -> str:
+        """Encode a row: the data of an encrypted job encrypted, all of it signed if `vouched`."""
         if getattr(job, "encrypted", False) and not _is_encrypted(row.data):
             inside = envelope.encode({"job": row.job, "data": row.data})
             data = self._queues.keyring.sealed(row.job, inside)
             row = row.model_copy(update={"data": data})
         key = keys_of(self._queues, connection).row(name)
         plain = {"version"} if row.version is None else None  # workers of before do not know it
-        return connection.context.sealed(key, row.model_dump_json(exclude=plain))
+        text = row.model_dump_json(exclude=plain)
+        return connection.context.sealed(key, text) if vouched else text
 
     def _opened(self, connection: Connection, name: str, text: str) -> ScheduleRow:
         """Read a row. Raises `InvalidSignature`, or `ValidationError` for anything else."""
@@ -192,7 +201,8 @@ class ScheduleRows:
             if not {"job", "data"}.isdisjoint(fields):
                 changed = self.now(changed)
             made = self._checked(connection, name, changed)
-            made.row = self._text(connection, name, changed, made.job)
+            vouched = is_sealed(text)  # `sign` vouches for one that was stored unsigned
+            made.row = self._text(connection, name, changed, made.job, vouched=vouched)
             step = Step(None, Expect(key, text), Set(key, made.row), keys.mark())
             (result,) = connection.backend.apply(step)
             if result.applied:

@@ -21,6 +21,7 @@ from qframe.features.context import Prepared, push_of
 from qframe.features.refused import RefusedText, refuse
 from qframe.payload import envelope, timing
 from qframe.payload.scheduled import SCHEDULE, NamedRun
+from qframe.payload.signature import is_sealed, is_signed
 from qframe.payload.text import one_line
 from qframe.schedules.definition import Schedule
 from qframe.schedules.state import PastRun, PendingPush, ScheduleKeys, ScheduleProgress
@@ -71,6 +72,8 @@ class RunMaker:
         made = self.connection.envelope(schedule.job, {SCHEDULE: named.wire()})
         delay = timing.seconds_until(schedule.job.delay) + _jitter(schedule, at)
         pushing = self.connection.pushing(schedule.job, made, schedule.queue, delay)
+        if schedule.row is not None and not is_sealed(schedule.row):
+            pushing = replace(pushing, raw=made.raw)  # nobody vouches for what it runs
         past = PastRun(at, round(time.time(), 3), made.uuid, named.number, manual)
         after = progress.after_run(past, progress.at if manual else at)
         plan = Plan()
@@ -101,7 +104,7 @@ class RunMaker:
 
     def _signed(self, name: str, pending: PendingPush) -> PendingPush:
         context = self.connection.context
-        if context.signer is None:
+        if context.signer is None or not is_signed(pending.raw.encode()):
             return replace(pending, signed="")
         return replace(pending, signed=context.sealed(self._place(name), pending.text()))
 
