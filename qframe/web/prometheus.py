@@ -42,7 +42,17 @@ def exposition(board: Board) -> bytes:
     """Returns the page that Prometheus reads."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(board))
-    return generate_latest(registry)
+    lines = generate_latest(registry).decode().split("\n")
+    return "\n".join(map(_printable, lines)).encode()
+
+
+def _printable(line: str) -> str:
+    """Escapes in names, which anybody may have pushed, what a terminal obeys."""
+    if line.isprintable():
+        return line
+    # A label has two backslashes for one.
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return "".join(f"\\{c}" if len(c) > 1 else c for c in escaped)
 
 
 class _Collector(Collector):

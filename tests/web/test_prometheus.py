@@ -38,6 +38,18 @@ def happened(site: Site) -> None:
 
 
 @promtool.needed
+def test_no_name_writes_to_a_terminal(site: Site) -> None:
+    recorder, name = Recorder(), 'a\x1b[2J\r\u202e\u2028"\\\n# b'
+    recorder.started(name, "mail", None)
+    Metrics(site.queue.store, site.queue.name).write(recorder)
+    text = site.client().get("/metrics").text
+    assert all(map(str.isprintable, text.split("\n")))
+    jobs = {each for key in samples(text) for each in key if each.startswith("job=")}
+    assert jobs == {'job=a\\x1b[2J\\r\\u202e\\u2028"\\\n# b'}
+    assert promtool.run("check", "metrics", said=text)[0] == 0
+
+
+@promtool.needed
 def test_promtool_finds_nothing_wrong(site: Site) -> None:
     happened(site)
     text = site.client().get("/metrics").text
