@@ -92,7 +92,7 @@ def status(
 
 
 def event(
-    uuid: Annotated[str, typer.Argument(metavar="ID", help="uuid of the job.")],
+    uuid: Id,
     name: Annotated[str, typer.Argument(help="The name that the job waits for.")],
     value: Annotated[str, typer.Argument(metavar="JSON", help="Its value.")] = "null",
     *,
@@ -106,7 +106,8 @@ def event(
       qframe event 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 paid
       qframe event 1f0c5c1e-5b3f-4f0e-9d61-0c8f4f8f3c11 paid '{"by": "card"}'
     """
-    configured(config)
+    connections = JobConnections(configured(config), connection)
+    uuid = _whole_for_event(connections, uuid)
     try:
         is_new = send_event(uuid, name, json_value(value), connection)
     except (InvalidStep, ResultTooLarge) as error:
@@ -292,12 +293,27 @@ def _read(connections: JobConnections, uuid: str) -> JobStatus | None:
 
 
 def _whole(connections: JobConnections, given: str) -> str | None:
-    """Returns the id of a tracked or failed job from its beginning or end."""
+    """Returns the id of a tracked or failed job, or one with steps, from its beginning or end."""
     if not ids.may_be_part(given):
         return None
-    there = connections.each(lambda queue: [*ids.tracked(queue.backend)])
+    there = connections.each(
+        lambda queue: [*ids.tracked(queue.backend), *ids.with_steps(queue.backend)]
+    )
     failed = ids.failed(connections.failed_stores())
     return ids.whole(given, itertools.chain(*(each for _, each in there), failed))
+
+
+def _whole_for_event(connections: JobConnections, given: str) -> str:
+    """Returns the id of the job that an event is for: a whole one may be of a job to come."""
+    if not ids.may_be_part(given):
+        return given
+    whole = _whole(connections, given)
+    if whole is None:
+        there = connections.each(lambda queue: [*ids.queued(queue, given)])
+        whole = ids.whole(given, itertools.chain(*(each for _, each in there)))
+    if whole is None:
+        raise ConfigurationError(f"no job has an id that begins or ends in {one_line(given, 60)!r}")
+    return whole
 
 
 def _steps(connections: JobConnections, uuid: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from qframe.connection import Connection
 from qframe.contracts.backend import Backend, Capability
 from qframe.drivers.failed_store import FailedStore
 from qframe.exceptions import AmbiguousId
+from qframe.features.steps import index_key, waits_key
 from qframe.payload import envelope
 from qframe.payload.text import one_line
 
@@ -48,11 +49,21 @@ def failed(stores: Iterable[FailedStore]) -> Iterator[str]:
 
 
 def tracked(backend: Backend) -> Iterator[str]:
+    return _named(backend, _STATUS)
+
+
+def with_steps(backend: Backend) -> Iterator[str]:
+    """Yields the ids of jobs with durable steps, or that wait for an event."""
+    for prefix in (index_key(""), waits_key("")):
+        yield from (key.partition(":")[0] for key in _named(backend, prefix))
+
+
+def _named(backend: Backend, prefix: str) -> Iterator[str]:
     if Capability.FACTS not in backend.capabilities:
         return
     after = ""
-    while page := backend.scan(_STATUS, after=after):
-        yield from (key.removeprefix(_STATUS) for key, _ in page)
+    while page := backend.scan(prefix, after=after):
+        yield from (key.removeprefix(prefix) for key, _ in page)
         after = page[-1][0]
 
 

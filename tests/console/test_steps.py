@@ -71,6 +71,21 @@ def test_event_wakes_a_job_once(shop: Shop, job: ReservedJob) -> None:
     assert begun(shop).wait_for_event("paid", 600) == {"by": "card"}
 
 
+@pytest.mark.parametrize("part", [slice(-8, None), slice(20)], ids=["end", "beginning"])
+def test_a_part_of_an_id_is_enough_for_an_event(shop: Shop, job: ReservedJob, part: slice) -> None:
+    said = shop.run("event", job.uuid[part], "paid", "7")
+    assert said.out == f"sent the event paid to {job.uuid}\n"
+    assert '{"id": 7}' in shop.run("status", job.uuid[part]).out
+    assert job.wait_for_event("paid", 600) == 7
+
+
+def test_an_event_for_a_part_that_no_job_has_is_refused(shop: Shop, job: ReservedJob) -> None:
+    said = shop.run("event", f"{job.uuid[-8:]}0", "paid")
+    assert said.code == 2
+    assert "no job has an id that begins or ends in" in said.only()
+    assert shop.run("event", f"{job.uuid[:-1]}g", "paid").code == 0  # one to come
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
