@@ -195,17 +195,25 @@ class PushStep:
 def withdrawing(facts: Backend, steps: Sequence[PushStep]) -> Iterator[None]:
     """Withdraw unproven claims if the body raises, as far as the backend can be reached.
 
-    A message that was pushed under such a claim is void.
+    A message that was pushed under such a claim is void. A push is in doubt unless it has not
+    begun, or all that it pushed is void.
     """
     try:
         yield
     except BaseException as error:
-        back = [_withdrawal(each.key, each.value) for step in steps for each in step.claims]
-        if isinstance(error, BackendUnavailable) and (back or not any(e.begun for e in steps)):
-            error.in_doubt = False
-        if back:
+        claims = [each for step in steps for each in step.claims]
+        is_void = False
+        if claims:
             with suppress(QframeError):
-                facts.apply(*back)
+                results = facts.apply(*(_withdrawal(each.key, each.value) for each in claims))
+                is_void = all(
+                    result.applied or was_withdrawn(facts, claim.value)
+                    for claim, result in zip(claims, results, strict=True)
+                )
+        begun = [step for step in steps if step.begun]
+        one_each = all(len(step.pushes) == 1 and step.claims for step in begun)
+        if isinstance(error, BackendUnavailable) and (not begun or (is_void and one_each)):
+            error.in_doubt = False
         raise
 
 

@@ -115,8 +115,8 @@ class BatchStore:
         for makers in itertools.islice(chunks, ahead):
             built.append(_built(makers, len(built) * CHUNK))
             yield
-        self._create(plan)
         try:
+            self._create(plan)
             begun = (
                 _makers(self.context, plan.id, each, place * CHUNK)
                 for place, each in enumerate(built)
@@ -124,12 +124,12 @@ class BatchStore:
             for makers in itertools.chain(begun, chunks):
                 yield
                 self.add(plan.id, makers)
+            self.close(plan.id)
         except BaseException:
             with contextlib.suppress(QframeError):
                 self.cancel(plan.id)
                 self.close(plan.id)
             raise
-        self.close(plan.id)
 
     def resume(self, plan: BatchPlan) -> None:
         """Begin a batch in a job, or continue after a worker that died while it began it."""

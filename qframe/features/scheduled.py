@@ -1,7 +1,7 @@
 """Scheduled jobs: the payload has the schedule and planned time, and the end is recorded.
 
-Where steps are not atomic, a run's message may have been pushed twice. Its first start takes a
-claim with the message's own id, so the other message is skipped.
+Where steps are not atomic, a run's message may have been pushed twice, each time with another
+number. The first that is taken claims the run, so the other message is skipped.
 """
 
 from __future__ import annotations
@@ -46,28 +46,30 @@ class ScheduledFeature(Feature):
             return ()
         return (run.lock_key,) if context.backend.read(run.lock_key) == [uuid] else ()
 
-    def skip_reason(self, job: ReservedJob) -> str | None:
-        """Claim the run for this message; skip it if another message has started."""
+    def is_second(self, job: ReservedJob) -> bool:
+        """Claim the run for this message, unless another one has done so."""
         run = _run(job)
         if run is None or not run.claims or not job.own_uuid:
-            return None
+            return False
         key, own = run.claim_key(job.own_uuid), run.claim(job.id)
         try:
             step = Step(None, Expect(key, None), Set(key, own, _CLAIMED))
             (result,) = job.context.backend.apply(step)
         except QframeError as error:
             log.warning("%s is run: nobody knows of another message: %s", job.name, error)
-            return None
-        if result.applied or result.holds == own:
-            return None
-        return _SECOND
+            return False
+        return not result.applied and not run.is_claim(result.holds)
+
+    def skip_reason(self, job: ReservedJob) -> str | None:
+        """Skip the message of a run that another message has claimed."""
+        return _SECOND if job.is_second() else None
 
     def end(self, job: ReservedJob, end: End, plan: Plan) -> None:
         """Record how the run ended, and free its lock, at a final end."""
         run = _run(job)
         if run is None or not end.state.is_final:
             return
-        if end.remark == _SECOND or end.is_repeated:
+        if end.is_repeated:
             return
         if run.lock:
             plan.add(Unset(run.lock_key, job.own_uuid))

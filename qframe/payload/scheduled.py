@@ -71,6 +71,13 @@ class NamedRun:
         """Return the value with which a message claims the run."""
         return f"{id} {self.push}"
 
+    def is_claim(self, held: str | None) -> bool:
+        """Whether this message has claimed the run, perhaps under another id.
+
+        A message has another id once it stood in the line of a group.
+        """
+        return held is not None and held.rpartition(" ")[2] == str(self.push)
+
 
 def _zone(name: str) -> tzinfo:
     from zoneinfo import ZoneInfo  # noqa: PLC0415 (few jobs have a zone)

@@ -3,7 +3,7 @@
 The step that pushes the job compares and sets the schedule's progress, so each planned time has one
 job however many processes try. Where facts and messages are in different places, the message is
 first stored in the progress, and then pushed. A process that finds it there later pushes it again,
-and the job's first start claims the run for one of the two (`qframe/features/scheduled.py`).
+and the first of the two that is taken claims the run (`qframe/features/scheduled.py`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from qframe.contracts.step import Arrive, Delete, Expect, Extend, Push, Result, 
 from qframe.drivers.memory.backend import MemoryBackend, Message
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable, InvalidJob
-from qframe.features import batch_jobs, batches, chain
+from qframe.features import batches, chain
 from qframe.features.all import FEATURES
 from qframe.features.base import End, Plan
 from qframe.features.batch import BatchMember, BatchPlan, MakeMember, about
@@ -98,7 +99,8 @@ class Benches(Bench):
 
     def handle(self, job: ReservedJob) -> None:
         """Run one of qframe's own jobs."""
-        kind = getattr(batch_jobs, job.payload["job"].rpartition(".")[2])
+        module, _, name = job.payload["job"].rpartition(".")
+        kind = getattr(importlib.import_module(module), name)
         instance: Any = kind.from_data(job.payload["data"])
         object.__setattr__(instance, "_reserved", job)
         instance.handle()

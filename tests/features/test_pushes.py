@@ -6,10 +6,15 @@ import dataclasses
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import pytest
 
+from qframe import Flow, Queueable
+from qframe.config import ConnectionSettings, GroupSettings
+from qframe.connection import Connection
 from qframe.contracts.backend import Backend
 from qframe.contracts.status import State
 from qframe.contracts.step import Expect, Set, Step
@@ -22,9 +27,17 @@ from qframe.features.base import End, Plan
 from qframe.features.batch import BatchMember
 from qframe.features.chain import ChainPlan
 from qframe.features.context import Context
+from qframe.features.flows import FlowStore
+from qframe.features.reserved import ReservedJob
+from qframe.schedules.definition import Schedule
+from qframe.schedules.options import ScheduleOptions
+from qframe.schedules.releases import Releases
+from qframe.schedules.scheduler import Scheduler
+from qframe.schedules.state import ScheduleKeys
 from tests.features.test_batch import Benches
 from tests.features.test_chain import link, ordered
 from tests.support.breaking import Fault, Faulty
+from tests.support.clock import Clock
 
 LOCK = "unique:app.Demo:1"
 UNIQUE: dict[str, Any] = {"unique": {"key": LOCK, "for": 3600, "until": "handled"}}
@@ -32,10 +45,30 @@ STARTED: dict[str, Any] = {"unique": {"key": LOCK, "for": 3600, "until": "starte
 DEBOUNCED: dict[str, Any] = {"debounce": {"key": "debounce:app.Demo:1", "for": 3600}}
 ONCE: dict[str, Any] = {"once": {"key": "once:app.Demo:1", "for": 3600}}
 TRACKED: dict[str, Any] = {"track": 86400}
-MOST = 40
+GROUPED: dict[str, Any] = {"group": "shop"}
+STRICT = "strict"
+"""A queue where a group runs one job at a time."""
+QUEUES = ("q", "default", STRICT, "run", "told")
+MOST = 60
 
 Push = Callable[["World", str], str]
 """Dispatches the job of a name; gives which is there instead, or ""."""
+
+
+class Named(Queueable):
+    """A job by its name: its uuid is made at its dispatch."""
+
+    name: str
+
+    def handle(self) -> None: ...
+
+
+class Single(Named):
+    unique = True
+    track = True
+
+    def unique_id(self) -> int:
+        return 1
 
 
 class World(Benches):
@@ -47,6 +80,28 @@ class World(Benches):
             self.ordered.messages, self.ordered.facts, self.ordered.failed,
         )  # fmt: skip
         super().__init__(self.ordered)
+        self.context.groups = {STRICT: GroupSettings(order="strict")}
+        self.clock = Clock()
+        self.schedules: list[Schedule] = []
+
+    @cached_property
+    def connection(self) -> Connection:
+        return Connection(self.context, ConnectionSettings(driver="memory"))
+
+    def host(self) -> Scheduler:
+        """Give one that makes the runs of all schedules, and knows nothing yet."""
+        keys, store = ScheduleKeys(self.connection.name), self.connection.store
+        return Scheduler(
+            self.connection, self.schedules, Releases(store, keys, {__name__: "1"}), keys,
+            rows=lambda _: [], clock=self.clock,
+        )  # fmt: skip
+
+    def let_schedules_pass(self) -> None:
+        """Let a scheduler make what is due, and push what another one has left."""
+        host = self.host()
+        for _ in range(8 if self.schedules else 0):
+            host.turn()
+            self.clock.now += 1
 
     def let_pass(self, seconds: float) -> None:
         """Let time pass everywhere."""
@@ -55,23 +110,32 @@ class World(Benches):
 
     def work(self, *queues: str) -> list[str]:
         """Work as a worker does until nothing is left; gives the uuids of what ran."""
-        names = queues or ("q", "run", "told")
+        names = queues or QUEUES
         before = len(self.ran)
         while job := next((job for name in names if (job := self.reserve(name))), None):
-            if skip_reason := job.skip_reason():
-                job.settle(End(State.SKIPPED, remark=skip_reason))
-                continue
-            assert self.backend.apply(job.start_plan())[0].applied
-            if job.payload["job"].startswith("qframe."):
-                self.handle(job)
-            else:
-                self.ran.append(job.uuid)
-            job.settle(End(State.COMPLETE))
+            if self.begins(job):
+                if job.payload["job"].startswith("qframe."):
+                    self.handle(job)
+                else:
+                    self.ran.append(job.payload["data"].get("name", job.uuid))
+                job.settle(End(State.COMPLETE))
         return self.ran[before:]
 
+    def begins(self, job: ReservedJob) -> bool:
+        """Start a held job, or do with it what is to be done instead."""
+        if skip_reason := job.skip_reason():
+            job.settle(End(State.SKIPPED, remark=skip_reason))
+        elif waits := job.wait_reason():
+            job.settle(End(State.WAITING, waits.delay, waits.why))
+        else:
+            assert self.backend.apply(job.start_plan())[0].applied
+            return True
+        return False
+
     def drain(self, *queues: str) -> list[str]:
-        """Do so, with all that is delayed."""
+        """Do so, with all that is delayed or to be pushed by a scheduler."""
         ran = self.work(*queues)
+        self.let_schedules_pass()
         self.let_pass(60)
         return ran + self.work(*queues)
 
@@ -90,8 +154,42 @@ class World(Benches):
         return [key for key, told in said.items() if told["state"] == State.WAITING]
 
 
-def pushes(delay: float = 0.0, **keys: Any) -> Push:
-    return lambda world, name: world.push(name, delay=delay, **keys)
+def pushes(delay: float = 0.0, queue: str = "q", **keys: Any) -> Push:
+    return lambda world, name: world.push(name, queue, delay, **keys)
+
+
+def schedules(
+    kind: type[Named] = Named, *, alone: bool = False, queue: str = "default", **keys: Any
+) -> Push:
+    """Let a scheduler make the one run of a new schedule."""
+
+    def push(world: World, name: str) -> str:
+        at = datetime.fromtimestamp(world.clock.now + 1, UTC)
+        made = Schedule(kind(name=name), ScheduleOptions(), "here", __name__).at(at).name(name)
+        made = (made.without_overlapping() if alone else made).on_queue(queue)
+        world.schedules.append(made.finished("UTC"))
+        world.connection.payload_keys = keys
+        host = world.host()
+        host.turn()
+        world.clock.now += 1
+        host.turn()
+        return ""
+
+    return push
+
+
+def flows(kind: type[Named] = Named) -> Push:
+    """Dispatch a flow: two jobs after a first one, and one after both."""
+
+    def push(world: World, name: str) -> str:
+        made = Flow()
+        first = made.add(kind(name=name))
+        middle = [made.add(Named(name=f"{name}{number}"), after=[first]) for number in (2, 3)]
+        made.add(Named(name=f"{name}4"), after=middle)
+        world.connection.start_flow(made._plan(world.connection, name))
+        return ""
+
+    return push
 
 
 def chains(**keys: Any) -> Push:
@@ -137,6 +235,19 @@ def bulk(world: World, name: str) -> str:
     return held[0]
 
 
+SCHEDULED: dict[str, Push] = {
+    "schedule": schedules(),
+    "schedule of unique jobs": schedules(Single),
+    "schedule without overlaps": schedules(alone=True, **TRACKED),
+    "schedule of jobs with keys": schedules(**ONCE),
+    "schedule of a group": schedules(queue=STRICT, **GROUPED, **TRACKED),
+}
+IN_GROUPS: dict[str, Push] = {
+    "group": pushes(**GROUPED),
+    "group in order": pushes(queue=STRICT, **GROUPED, **TRACKED),
+    "group, delayed": pushes(delay=5, **GROUPED, **TRACKED),
+    "group of unique jobs": pushes(queue=STRICT, **GROUPED, **UNIQUE),
+}
 ONE_AT_A_TIME: dict[str, Push] = {
     "unique": pushes(**UNIQUE),
     "unique until it starts": pushes(**STARTED),
@@ -164,6 +275,12 @@ KINDS: dict[str, Push] = {
     "batch of debounced jobs": batches(delay=5, **DEBOUNCED),
     "chain of debounced jobs without a delay": chains(**DEBOUNCED),
     "batch of debounced jobs without a delay": batches(**DEBOUNCED),
+    "chain in a group": chains(**GROUPED),
+    "batch in a group": batches(**GROUPED, **TRACKED),
+    "flow": flows(),
+    "flow of unique jobs": flows(Single),
+    **IN_GROUPS,
+    **SCHEDULED,
 }
 faults = pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)
 
@@ -294,6 +411,22 @@ def test_a_retry_that_is_broken_off_keeps_the_failed_job_or_runs_it(
         assert world.facts("unique:") == {}
 
 
+@faults
+@pytest.mark.parametrize(
+    "kind", ["unique", "once", "bulk", "group in order", "flow of unique jobs"]
+)
+def test_a_job_that_may_run_is_in_doubt(kind: str, fault: Fault) -> None:
+    """Else a failover would push it once more elsewhere, and a flow or chain be forgotten."""
+    for place in range(MOST):
+        world = World()
+        with Faulty(world.parts, place, fault) as faulty:
+            KINDS[kind](world, "a")
+        if isinstance(faulty.raised, BackendUnavailable) and not faulty.raised.in_doubt:
+            assert world.drain() == []
+        if faulty.broken is None:
+            break
+
+
 @pytest.mark.parametrize("in_doubt", [True, False])
 def test_a_chain_is_kept_where_its_first_link_may_have_been_pushed(*, in_doubt: bool) -> None:
     world = World()
@@ -312,6 +445,55 @@ def test_a_chain_is_kept_where_its_first_link_may_have_been_pushed(*, in_doubt: 
             chains()(world, "a")
     assert world.drain() == (["a", "a2"] if in_doubt else [])
     assert world.facts("chain:") == {}
+
+
+@faults
+@pytest.mark.parametrize("kind", [each for each in KINDS if each.startswith("batch")])
+def test_a_batch_ends_that_its_dispatcher_could_close(kind: str, fault: Fault) -> None:
+    for world, accepted in broken(KINDS[kind], fault):
+        ran = world.drain()
+        if accepted or not (fault.is_deadly or fault is Fault.DOWN):
+            assert all(each.is_finished for each in world.batches.all())
+            assert "finally" in ran or not world.facts("batches:")
+        assert "then" in ran or not accepted
+
+
+@faults
+@pytest.mark.parametrize("kind", [each for each in KINDS if each.startswith("flow")])
+def test_a_flow_whose_first_job_runs_ends(kind: str, fault: Fault) -> None:
+    for world, accepted in broken(KINDS[kind], fault):
+        ran = world.drain()
+        assert ran in ([], ["a", "a2", "a3", "a4"])
+        assert ran or not accepted
+        assert not ran or all(each.is_finished for each in FlowStore(world.context).all())
+
+
+@faults
+@pytest.mark.parametrize("kind", SCHEDULED)
+def test_a_run_of_a_schedule_is_made_once_by_whoever_comes_next(kind: str, fault: Fault) -> None:
+    for world, _ in broken(SCHEDULED[kind], fault):
+        assert world.drain().count("a") == 1
+        assert world.facts("unique:") == {}
+        locks = [key for key in world.facts("schedule:") if ":lock:" in key]
+        assert locks == []
+
+
+@faults
+@pytest.mark.parametrize("kind", IN_GROUPS)
+def test_no_group_waits_for_a_job_that_never_was(kind: str, fault: Fault) -> None:
+    """Neither the jobs that are in line before it, nor those that come later."""
+    push, queue = IN_GROUPS[kind], STRICT if "order" in kind or "unique" in kind else "q"
+    plain = pushes(queue=queue, **GROUPED)
+    for world, accepted in broken(push, fault, (plain, "d"), (plain, "e")):
+        if fault.is_deadly or fault is Fault.DOWN:
+            world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
+        plain(world, "b")
+        ran = world.drain()
+        assert {"d", "e", "b"} <= {*ran}
+        assert "a" in ran or not accepted
+        assert len(ran) == len({*ran}) or not accepted
+        plain(world, "c")
+        assert "c" in world.drain()
 
 
 # -- two at once ----------------------------------------------------------------------------------
@@ -469,6 +651,29 @@ def test_a_link_waits_for_a_claim_too(world: World) -> None:
         world.push("x", **UNIQUE)
     world.ordered.facts.timing.skew += claims.PUSHED_WITHIN + 1
     assert world.drain() == ["a", "b"]
+    assert world.facts("unique:") == {}
+
+
+def test_a_run_of_a_schedule_that_stood_in_line_is_made(world: World) -> None:
+    """A job in line comes back as another message."""
+    schedules(queue=STRICT, **GROUPED)(world, "a")
+    assert world.push("b", STRICT, **GROUPED) == ""
+    assert world.drain() == ["b", "a"]
+
+
+def test_the_second_message_of_a_run_touches_nothing_of_the_first(world: World) -> None:
+    with Faulty([world.ordered.messages], 0, Fault.UNHEARD) as faulty:
+        schedules(Single)(world, "a")
+    assert faulty.broken
+    job = world.reserve("default")
+    assert job is not None
+    assert world.begins(job)
+    world.let_schedules_pass()
+    before = world.facts("unique:"), world.facts("status:")
+    assert world.work() == []
+    assert (world.facts("unique:"), world.facts("status:")) == before
+    assert [*before[0].values()] == [job.uuid]
+    job.settle(End(State.COMPLETE))
     assert world.facts("unique:") == {}
 
 

@@ -11,6 +11,7 @@ import pytest
 from qframe import Queueable, QueueManager, events, foreign, schedule
 from qframe.drivers.store import pause_key
 from qframe.exceptions import BackendUnavailable, ConfigurationError
+from qframe.features.reserved import ReservedJob
 from qframe.hooks import of_process
 from qframe.schedules.definition import book
 from qframe.schedules.rows import ScheduleRow, ScheduleRows
@@ -411,9 +412,10 @@ def test_of_two_messages_of_a_run_one_is_run(apart: Bench) -> None:
     (raw,) = [each.raw_body for each in apart.queue.backend.search("default", b"uuid")]
     apart.queue.push_raw(raw.replace(b'"push":0', b'"push":1'))
     held = apart.queue.reserve(["default"], 2)
-    reasons = [job.features[-1].skip_reason(job) for job in held]
+    reasons = [job.skip_reason() for job in held]
     assert reasons == [None, "another message of the same planned time is run"]
-    assert [job.features[-1].skip_reason(job) for job in held] == reasons
+    again = [ReservedJob(job.context, job.reservation) for job in held]
+    assert [job.skip_reason() for job in again] == reasons
 
 
 # -- what is refused ------------------------------------------------------------------------------
