@@ -14,16 +14,23 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from faults import jobs
 from qframe import Flow, Queueable, QueueManager, batch, chain, config, dispatch, manager
+from qframe.connection import Connection
 from qframe.contracts.backend import Backend
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
+from qframe.schedules.definition import Schedule
+from qframe.schedules.options import ScheduleOptions
+from qframe.schedules.releases import Releases
+from qframe.schedules.scheduler import Scheduler
+from qframe.schedules.state import ScheduleKeys
 from tests.support.breaking import Fault, Faulty
 from tests.support.ledger import Ledger
 
@@ -55,14 +62,43 @@ KINDS = (
     Kind("chain", 3, 3),
     Kind("batch", 4, 12),
     Kind("flow", 4, 8),
+    Kind("group", 1, 5),
+    Kind("schedule", 1, 8),
 )
+_SCHEDULE = len(KINDS) - 1
 _CLASSES: dict[str, type[jobs.Named]] = {
     "unique": jobs.Once,
     "unique until started": jobs.OnceUntilStarted,
     "unique and tracked": jobs.OnceTracked,
     "debounced": jobs.Last,
     "tracked": jobs.Tracked,
+    "group": jobs.InGroup,
 }
+
+
+def scheduler(
+    connection: Connection, firsts: Sequence[int], clock: Callable[[], float]
+) -> Scheduler:
+    """Give one that makes the runs of the dispatchers with these first numbers."""
+    apart = ROOM * len(KINDS)
+    made = [
+        Schedule(
+            jobs.Tick(number=first + ROOM * _SCHEDULE, apart=apart),
+            ScheduleOptions(), f"dispatcher {first}", "faults.dispatcher",
+        ).every_seconds(jobs.EVERY).missed("all", timedelta(days=365)).name(str(first))
+        for first in firsts
+    ]  # fmt: skip
+    keys = ScheduleKeys(connection.name)
+    releases = Releases(connection.store, keys, {"faults.dispatcher": "1"})
+    finished = [each.finished("UTC") for each in made]
+    return Scheduler(connection, finished, releases, keys, rows=lambda _: [], clock=clock)
+
+
+def dispatched(kind: str, number: int, key: str, delay: float = 0.0) -> tuple[str, int, str]:
+    """Dispatch a single job; gives what became of it, and the uuid of the job that is there."""
+    pending = dispatch(_CLASSES[kind](number=number, key=key)).delay(delay)
+    uuid = pending.send()
+    return "duplicate" if pending.is_duplicate else "accepted", number, uuid
 
 
 class Deadly(Faulty):
@@ -82,6 +118,8 @@ class Dispatcher:
         self._ahead = ahead
         self._said = Ledger(said)
         self._backend = _queues().connection().backend
+        self._now = jobs.EPOCH
+        self._scheduler = scheduler(_queues().connection(), [first], lambda: self._now)
 
     def make(self, place: int) -> None:
         """Make one dispatch, and break it off."""
@@ -97,6 +135,9 @@ class Dispatcher:
         key = f"{self._first}:{row % _KEYS}{'b' if apart else ''}"
         for each in numbers:
             jobs.ledger.note("P", each)
+        if kind.name == "schedule":  # whatever becomes of this, somebody makes the run
+            jobs.ledger.note("E", number)
+            self._now = jobs.EPOCH + jobs.EVERY * (turn + 1)
         self._said.note("begun", number, kind.name.replace(" ", "-"), key)
         try:
             with _breaking(self._backend, call, fault):
@@ -107,7 +148,7 @@ class Dispatcher:
                 time.sleep(_PAUSE)
             return
         self._said.note(*outcome)
-        if outcome[0] == "accepted" and kind.name != "debounced":
+        if outcome[0] == "accepted" and kind.name not in {"debounced", "schedule"}:
             for each in numbers:
                 jobs.ledger.note("E", each)
 
@@ -126,9 +167,11 @@ class Dispatcher:
             before = made.add(first)
             made.add(last, after=[made.add(each, after=[before]) for each in middle])
             return "accepted", number, made.dispatch().id
-        pending = dispatch(_CLASSES[kind](number=number, key=key)).delay(delay)
-        uuid = pending.send()
-        return "duplicate" if pending.is_duplicate else "accepted", number, uuid
+        if kind == "schedule":
+            while self._scheduler.turn() == 0:
+                pass
+            return "accepted", number, "-"
+        return dispatched(kind, number, key, delay)
 
 
 def _work(number: int) -> Queueable:

@@ -28,9 +28,13 @@ class Noted(Queueable):
 
     def handle(self) -> None:
         """Do it, between two lines."""
-        ledger.note("S", self.number, self.attempts, os.getpid())
+        ledger.note("S", self.own_number(), self.attempts, os.getpid())
         self.act()
-        ledger.note("D", self.number, self.attempts, os.getpid())
+        ledger.note("D", self.own_number(), self.attempts, os.getpid())
+
+    def own_number(self) -> int:
+        """Give the number that no other job has."""
+        return self.number
 
     def act(self) -> None:
         """Do what this kind of job is there for."""
@@ -115,6 +119,42 @@ class Last(Named):
     def unique_id(self) -> str:
         """Give its key."""
         return self.key
+
+
+STRICT = "strict"
+"""A queue in which the jobs of a group run one after the other."""
+
+
+class InGroup(Named):
+    """Takes its turn in the group of its key, and has a status."""
+
+    queue = STRICT
+    track = 3600
+    group = "{key}"
+
+
+EPOCH = 1_800_000_000.0
+"""The time at which schedules begin, by a clock of their own."""
+EVERY = 60
+"""Seconds of that clock between two runs of a schedule."""
+
+
+class Tick(Work):
+    """Is a run of a schedule, whose planned time says which: numbers are so many apart."""
+
+    apart: int
+    track = 3600
+    group = "{number}"
+
+    def own_number(self) -> int:
+        """Give that of this run."""
+        assert self.scheduled_for is not None  # noqa: S101 (a scheduler dispatches it)
+        return number_of(self.number, self.apart, self.scheduled_for.timestamp())
+
+
+def number_of(first: int, apart: int, at: float) -> int:
+    """Give the number of a schedule's run at a planned time."""
+    return first + apart * round((at - EPOCH) / EVERY - 1)
 
 
 class TriedTwice(Work):

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from faults.jobs import number_of
 from faults.requests import mark_of, mark_of_action
 from qframe import events
 from qframe.console.app import main
@@ -104,7 +105,12 @@ def name(job: ReservedJob) -> str:
     try:
         if str(job.payload["job"]).startswith("qframe."):
             return f"{job.uuid}@{id(job):x}"  # it is pushed again whenever there is need of it
-        return str(int(job.payload["data"]["number"]))
+        data = job.payload["data"]
+        if "apart" in data:
+            data = {
+                "number": number_of(data["number"], data["apart"], job.payload["schedule"]["at"])
+            }
+        return str(int(data["number"]))
     except (InvalidPayload, KeyError, TypeError, ValueError):
         return job.uuid.replace(" ", "-")
 

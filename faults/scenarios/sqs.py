@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
@@ -14,7 +14,7 @@ from faults import jobs
 from faults.scenario import scenario
 from faults.site import Producer, Site
 from tests.support.ledger import Account, Fault, Run
-from tests.support.sqs_server import Delivery, Refusal
+from tests.support.sqs_server import Delivery, Refusal, SqsServer
 
 _CALLS = (
     "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch",
@@ -33,7 +33,7 @@ _LONGEST_PAUSE = 3.0
 
 @scenario("F65", "calls refused by SQS, and batches taken in part", "sqs")
 def refused(site: Site) -> None:
-    """Refuse calls of each kind, some in a row: nothing is lost.
+    """Refuse calls that are being made, up to four of a kind in a row: nothing is lost.
 
     Only a job whose deletion was refused until its lease ended may be done twice.
     """
@@ -46,23 +46,36 @@ def refused(site: Site) -> None:
     with Producer(site, 0.02, seconds=(0.0, 0.05)) as producer:
         producer.also(jobs.RaisesFreely, failures=1)
         site.resumed(time.monotonic())
-        made = 0
+        made = Counter[str]()
+        before = Counter(server.calls)
         for _ in range(wanted):
-            call, refusal = chance.choice(_CALLS), chance.choice(_REFUSALS)
-            together = chance.randint(1, 4)
+            site.wait_for(lambda: bool(_being_made(server, before)))  # noqa: B023 (called at once)
+            call = chance.choice(_being_made(server, before))
+            refusal, together = chance.choice(_REFUSALS), chance.randint(1, 4)
+            before = Counter(server.calls)
             server.refusals += [(call, refusal)] * together
-            made += together
+            made[call] += together
             if chance.random() < 0.3:
                 server.not_taken.append({chance.randrange(3)})
             site.pause(chance.uniform(0, 0.2))
+        site.wait_for(lambda: not server.refusals)
         left = len(server.refusals)
         del server.refusals[:], server.not_taken[:]
-    site.check(made - left >= wanted, f"{left} of {made} refusals reached nobody")
-    site.remark(f"refusals {wanted}, pushes refused {producer.refused}")
+    site.check(not left, f"{left} of {made.total()} refusals reached nobody")
+    site.remark(
+        f"refusals {wanted} ({', '.join(f'{made[call]} {call}' for call in _CALLS)}), "
+        f"pushes refused {producer.refused}"
+    )
     site.finish(120)
     site.faults += refused_deletions(
         server.deliveries.values(), Account.of(site.ledger), site.lease
     )
+
+
+def _being_made(server: SqsServer, before: Counter[str]) -> list[str]:
+    """Give the calls that were made since they were counted, and of which none is to be refused."""
+    refused = {call for call, _ in server.refusals}
+    return [each for each in _CALLS if server.calls[each] > before[each] and each not in refused]
 
 
 def refused_deletions(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from faults import __main__ as command
-from faults import scenario
+from faults import jobs, scenario
 from faults.scenarios import chains, sqs
 from faults.site import Site
 from tests.support import gate
 from tests.support.ledger import Account, Fault, Ledger
-from tests.support.sqs_server import Delivery, Stored
+from tests.support.sqs_server import Delivery, Refusal, SqsServer, Stored
 
 
 @pytest.fixture(autouse=True)
@@ -353,3 +354,16 @@ def test_every_scenario_is_in_the_docs() -> None:
     rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| ")]
     told = {name.strip() for row in rows for name in row.split(",")}
     assert {*scenario.table()} <= told
+
+
+def test_only_calls_that_are_being_made_are_chosen_to_be_refused() -> None:
+    with SqsServer() as server:
+        server.calls.update(ReceiveMessage=2, SendMessageBatch=1, DeleteMessage=1, Other=1)
+        server.refusals.append(("SendMessageBatch", Refusal("InternalError", "again")))
+        before = Counter({"DeleteMessage": 1, "ReceiveMessage": 1})
+        assert sqs._being_made(server, before) == ["ReceiveMessage"]
+
+
+def test_each_run_of_a_schedule_has_a_number() -> None:
+    times = [jobs.EPOCH + jobs.EVERY * turn for turn in (1, 2, 3)]
+    assert [jobs.number_of(7, 80, at) for at in times] == [7, 87, 167]
