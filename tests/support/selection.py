@@ -355,7 +355,6 @@ drivers/database/test_migrate.py::test_processes_at_once = *8*
 alerts/test_real.py::test_who_looks_goes_and_the_other_tells_once = *19-when*
 worker/test_middleware.py::test_a_wrong_one_* = *Missing*
 console/test_numbers.py::test_a_number_without_sense_is_one_line = inf* 9999*
-schedules/test_clock_changes.py::test_around_* = Europe/Vienna Australia/Lord_Howe America/Sao*
 schedules/test_clock_changes.py::test_a_year_with_windows = Europe/Vienna Africa/C* Australia/L*
 schedules/test_calendar.py::test_a_year_is_as_cronsim_has_it = Africa/C* Australia/L*
 schedules/test_calendar.py::test_a_daily_job_runs_once_each_day_of_the_year = Africa/C* Australia/L*
