@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TOKEN = re.compile(r"[<>]=?|=+|[^\s<>=]+")
 _SHORTEST_SPAN, _LONGEST_SPAN = 60.0, 86400.0
 _LONGEST = 366 * 86400.0
+_LARGEST = 10**12
 
 
 class InvalidRule(ConfigurationError, ValueError):
@@ -200,7 +201,10 @@ class _RuleReader:
         if not _NUMBER.fullmatch(number):
             wording = f"has {value!r} where" if value else "ends where"
             raise self._wrong(f"{wording} a number belongs, as in {subject.example!r}")
-        return sign == ">", float(number), percent
+        limit = float(number)
+        if limit > _LARGEST:
+            raise self._wrong(f"has {one_line(value, 40)!r}, and a number is at most {_LARGEST:,}")
+        return sign == ">", limit, percent
 
     def _time(self, text: str, example: str) -> float:
         found = _TIME.fullmatch(text)

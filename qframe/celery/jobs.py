@@ -21,11 +21,11 @@ from qframe.dispatch.batch import Caught
 from qframe.dispatch.pending import dispatch
 from qframe.dispatch.queueable import Queueable
 from qframe.drivers import process
-from qframe.exceptions import DontHandle, InvalidJob, JobDefinitionError, RetryLater
+from qframe.exceptions import DontHandle, RetryLater
 from qframe.jobs import execution
 from qframe.jobs.definition import made
 from qframe.jobs.hooks import GENERATORS, refuse_generator, refuse_unrun
-from qframe.jobs.options import check_option
+from qframe.jobs.options import check_given
 from qframe.payload import envelope
 from qframe.payload.envelope import OWN_TIMEOUT
 from qframe.schedules.calendar import zone_of
@@ -295,10 +295,7 @@ def put(job: CeleryJob, option: str, value: object) -> None:
     if value is None:
         return
     if option != "besides":
-        try:
-            check_option(type(job).__name__, option, value)
-        except JobDefinitionError as error:
-            raise InvalidJob(str(error)) from None
+        check_given(type(job).__name__, option, value)
     object.__setattr__(job, option, value)
 
 

@@ -7,9 +7,11 @@ from itertools import islice
 from typing import Any, Final
 
 from qframe.celery.canvas import Signature, group, maybe_signature
+from qframe.payload.text import one_line
 
 MAP: Final = "celery.map"
 STARMAP: Final = "celery.starmap"
+_MOST: Final = 1_000_000
 
 
 def xmap(task: Any, it: Iterable[Any], **options: Any) -> Signature:
@@ -39,8 +41,8 @@ def _mapped(name: str, task: Any, it: Iterable[Any], options: dict[str, Any]) ->
 
 
 def _parts(it: Iterable[Any], n: int) -> Iterator[list[Any]]:
-    if n < 1:
-        raise ValueError(f"a chunk has at least one item, not {n}")
+    if type(n) is not int or not 1 <= n <= _MOST:
+        raise ValueError(f"a chunk has 1 to {_MOST:,} items, not {one_line(repr(n), 40)}")
     left = iter(it)
     while part := list(islice(left, n)):
         yield part

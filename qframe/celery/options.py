@@ -64,6 +64,9 @@ _ALWAYS: Final = {
 
 _SECONDS: Final = {"default_retry_delay", "retry_backoff", "retry_backoff_max"}
 
+_MOST: Final = 1_000_000
+"""Of tries, which are one more than retries."""
+
 _INSTEAD: Final = {
     **OF_TASK,
     "acks_on_failure_or_timeout": "nothing: a failed task is kept among the failed ones",
@@ -107,11 +110,20 @@ def check_task(name: str, given: Mapping[str, Any]) -> None:
         if key in _ALWAYS and value is not None and value != _ALWAYS[key][0]:
             shown = one_line(repr(value), 40)
             raise NotSupported(refusal(f"{key}={shown} ({name})", _ALWAYS[key][1]))
+        if key == "max_retries" and value is not None and not _is_count(value):
+            raise JobDefinitionError(
+                f"{name}.max_retries is a whole number up to {_MOST:,}, or None, not "
+                f"{one_line(repr(value), 60)}"
+            )
         if key in _SECONDS and not isinstance(value, bool):
             try:
                 seconds_until(value, f"{name}.{key}")
             except (TypeError, ValueError) as error:
                 raise JobDefinitionError(str(error)) from None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value < _MOST
 
 
 def check_class(name: str, attributes: Iterable[str]) -> None:

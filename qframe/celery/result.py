@@ -25,6 +25,7 @@ from qframe.dispatch.flow import find_flow
 from qframe.dispatch.status import cancel, job_status
 from qframe.exceptions import NotTracked
 from qframe.features.status import key_of
+from qframe.payload.timing import seconds_until
 
 _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.25
@@ -178,7 +179,11 @@ class AsyncResult:
                 "Never call result.get() within a task! Use a chain or a chord, or get("
                 "disable_sync_subtasks=False)"
             )
+        if timeout is not None:
+            timeout = seconds_until(timeout, "timeout")
         deadline = None if timeout is None else time.monotonic() + timeout
+        if interval is not None:
+            interval = seconds_until(interval, "interval")
         pause = interval or _FIRST_PAUSE
         while True:
             status = self._status()
@@ -341,6 +346,8 @@ class GroupResult:
 
         The first exception is raised; with `propagate` False it stands in the list.
         """
+        if timeout is not None:
+            timeout = seconds_until(timeout, "timeout")
         deadline = None if timeout is None else time.monotonic() + timeout
         found = []
         for each in self.results:

@@ -15,11 +15,11 @@ from qframe.dispatch import pusher
 from qframe.dispatch.after_commit import when_committed
 from qframe.dispatch.draft import Draft, Moment, drop, send_committed, unsent
 from qframe.dispatch.sync import SyncConnection
-from qframe.exceptions import InvalidJob, JobDefinitionError
+from qframe.exceptions import InvalidJob
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.foreign import Dispatchable, Foreign
 from qframe.jobs.groups import checked
-from qframe.jobs.options import check_option, seconds
+from qframe.jobs.options import check_given, seconds
 from qframe.jobs.registry import importing, refuse_while_importing
 from qframe.jobs.typed import Handles
 from qframe.jobs.uniqueness import once
@@ -204,10 +204,7 @@ class PendingDispatch(Generic[R_co]):
         others have ten levels, which age (docs/features/priorities.md).
         """
         with _Disarming(self._draft):
-            try:
-                check_option("dispatch", "priority", priority)
-            except JobDefinitionError as error:
-                raise InvalidJob(str(error)) from None
+            check_given("dispatch", "priority", priority)
             self._draft.prioritize(priority)
         try:
             return self

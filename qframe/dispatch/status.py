@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import uuid as uuids
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from qframe.features import status
 from qframe.jobs import returned
 from qframe.jobs.execution import refuse_on_loop
 from qframe.manager import QueueManager
+from qframe.payload.timing import seconds_until
 
 CANCEL_TTL = 30.0
 """Seconds until a request to cancel a running job expires."""
@@ -85,8 +85,9 @@ def wait_for(id: str, timeout: float, connection: str | None = None) -> JobStatu
     """Wait until a tracked job has reached its final state, and return its status.
 
     Its `result` is that of `job_status`. It polls every few milliseconds at first, then four times
-    a second. Raises `WaitTimedOut`, with the last `status`, after `timeout` seconds; `NotTracked`
-    if there is no status; and `SynchronousOnly` on a running event loop: await `await_for` there.
+    a second. Raises `WaitTimedOut`, with the last `status`, after `timeout` seconds (at most 100
+    years); `NotTracked` if there is no status; `ValueError` or `TypeError` for a wrong `timeout`;
+    and `SynchronousOnly` on a running event loop: await `await_for` there.
     """
     refuse_on_loop("wait_for()", "await_for()")
     return run(_waiting(id, timeout, connection))
@@ -150,8 +151,7 @@ def _status(uuid: str, connection: str | None) -> Call[JobStatus[Any] | None]:
 
 
 def _waiting(uuid: str, timeout: float, connection: str | None) -> Call[JobStatus[Any]]:
-    if math.isnan(timeout):
-        raise ValueError("timeout must be seconds, not nan")
+    timeout = seconds_until(timeout, "timeout")
     deadline = time.monotonic() + timeout
     pause = _FIRST_PAUSE
     while True:

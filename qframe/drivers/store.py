@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from qframe.contracts.backend import Backend
 from qframe.contracts.step import Expect, Operation, Outcome, Set, Step, Unset
+from qframe.payload.timing import seconds_until
 
 _PAGE = 1000
 
@@ -13,8 +14,9 @@ _PAGE = 1000
 class Store:
     """Keys and values that all processes share: restart token, pauses, locks, limits, metrics.
 
-    A value set with `ttl` (seconds, by the backend's clock) expires after that; otherwise it stays.
-    Raises `BackendUnavailable`.
+    A value set with `ttl` (seconds, by the backend's clock, up to 100 years) expires after that;
+    otherwise it stays. Raises `BackendUnavailable`, and `ValueError` or `TypeError` for a wrong
+    `ttl`.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -26,20 +28,20 @@ class Store:
 
     def set(self, key: str, value: str, ttl: float | None = None) -> None:
         """Set a value, replacing any other."""
-        self._done(Set(key, value, ttl))
+        self._done(_set(key, value, ttl))
 
     def add(self, key: str, value: str, ttl: float | None = None) -> bool:
         """Set a value unless the key has one.
 
         Returns whether it was set; of two callers one wins.
         """
-        return self._done(Expect(key, None), Set(key, value, ttl))
+        return self._done(Expect(key, None), _set(key, value, ttl))
 
     def claim(
         self, key: str, value: str, ttl: float | None = None, instead_of: str | None = None
     ) -> str | None:
         """Set a value if the key holds none or `instead_of`; otherwise return what it holds."""
-        step = Step(None, Expect(key, instead_of), Set(key, value, ttl))
+        step = Step(None, Expect(key, instead_of), _set(key, value, ttl))
         (result,) = self.backend.apply(step)
         return None if result.applied else result.holds or ""
 
@@ -86,12 +88,16 @@ class Store:
             Expect(key, expected) for key, (expected, _) in changes.items()
         ]
         for key, (_, wanted) in changes.items():
-            operations.append(Unset(key) if wanted is None else Set(key, wanted, ttl))
+            operations.append(Unset(key) if wanted is None else _set(key, wanted, ttl))
         return self._done(*operations)
 
     def _done(self, *operations: Operation) -> bool:
         (result,) = self.backend.apply(Step(None, *operations))
         return result.outcome is Outcome.APPLIED
+
+
+def _set(key: str, value: str, ttl: float | None) -> Set:
+    return Set(key, value, None if ttl is None else seconds_until(ttl, "ttl"))
 
 
 def pause_key(connection: str, queue: str = "") -> str:

@@ -13,6 +13,7 @@ from qframe.exceptions import ConfigurationError, InvalidPayload
 from qframe.failed.causes import cause_of
 from qframe.payload import envelope, secret, tags, tracebacks
 from qframe.payload.text import nearest, one_line
+from qframe.payload.timing import LONGEST
 
 
 class Filtered(Protocol):
@@ -170,7 +171,10 @@ def seconds_of_span(what: str, text: str) -> float:
     if found is None:
         shown = one_line(repr(text), 60)
         raise ConfigurationError(f"{what} takes a time like 90s, 5m, 2h, 3d or 1w, not {shown}")
-    return float(found[1]) * _UNITS[found[2]]
+    seconds = float(found[1]) * _UNITS[found[2]]
+    if seconds > LONGEST:
+        raise ConfigurationError(f"{what} takes at most 100 years, not {one_line(text, 60)}")
+    return seconds
 
 
 def fits(texts: Iterable[str], values: Iterable[str]) -> bool:

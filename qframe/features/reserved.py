@@ -45,6 +45,7 @@ from qframe.features.context import Context, PushFeature
 from qframe.forks import cached_property
 from qframe.jobs import current, upgrades
 from qframe.jobs.called import fields_of_call
+from qframe.jobs.options import check_given
 from qframe.jobs.references import PAYLOAD_KEY as REFERENCES
 from qframe.payload import encryption, envelope, timing
 from qframe.payload.scheduled import named_run
@@ -230,6 +231,8 @@ class ReservedJob(CompletableJob):
 
     def release(self, delay: float = 0, *, priority: int | None = None) -> None:
         seconds = timing.seconds_until(delay)
+        if priority is not None:
+            check_given("release", "priority", priority)
         self.settle(End(State.RELEASED, seconds, how="released", priority=priority))
 
     def bury(self) -> None:

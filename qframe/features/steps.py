@@ -272,7 +272,7 @@ class JobSteps:
             raise JobSuspended(f"sleeps: {name}", left)
 
     def wait_for_event(self, name: str, timeout: When) -> Any:  # noqa: ANN401 (any JSON value)
-        seconds = timing.seconds_until(timeout)
+        seconds = timing.seconds_until(timeout, "timeout")
         with self._lock:
             until = self._moment(name, seconds, WAIT, "wait for an event")
             while (kind := self._read()[name].kind) == WAIT:

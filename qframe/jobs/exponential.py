@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +11,8 @@ from qframe.payload import timing
 from qframe.payload.text import one_line
 
 _ON_THE_WIRE = 12
+_MOST = 1000
+"""The largest factor, and the largest jitter."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Exponential:
     return together. So a delay is never shorter than that, and may exceed `most`.
 
     - `first`, `most`: seconds or a timedelta; default of `most`: 100 years.
-    - `factor`: 1 or more; default 2.
-    - `jitter`: a fraction of the delay, 0 or more; default 0.5. 0 adds nothing.
+    - `factor`: from 1 to 1,000; default 2.
+    - `jitter`: a fraction of the delay, from 0 to 1,000; default 0.5. 0 adds nothing.
 
     Raises `JobDefinitionError` for other arguments.
     """
@@ -93,8 +94,9 @@ def _seconds(what: str, value: object) -> float:
 
 def _number(what: str, value: object, least: float) -> float:
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not numeric or not math.isfinite(value) or value < least:  # type: ignore[arg-type, operator] # a number
+    if not numeric or not least <= value <= _MOST:  # type: ignore[operator] # a number
         raise JobDefinitionError(
-            f"Exponential: {what} must be a number from {least} on, not {one_line(repr(value), 60)}"
+            f"Exponential: {what} must be a number from {least} to {_MOST:,}, not "
+            f"{one_line(repr(value), 60)}"
         )
     return value  # type: ignore[return-value] # as above

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack
 
 from qframe.contracts.identity import JobId
-from qframe.exceptions import InvalidJob, JobDefinitionError
+from qframe.exceptions import InvalidJob
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.exponential import Exponential
-from qframe.jobs.options import Options, check_option
+from qframe.jobs.options import Options, check_given
 from qframe.jobs.roundtrip import plain
 from qframe.payload import timing
 from qframe.payload.envelope import WIRE
@@ -122,10 +122,7 @@ class Foreign(Options):
             )
         if callable(value):
             raise InvalidJob(f"{self.name}: {option} cannot be a function: PHP could not call it")
-        try:
-            check_option(self.name, option, value)
-        except JobDefinitionError as error:
-            raise InvalidJob(str(error)) from None
+        check_given(self.name, option, value)
 
     def _check_arguments(self) -> None:
         if "@" in self.name:

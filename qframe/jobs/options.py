@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,21 +135,24 @@ class Options:
         return groups.name_of(self)
 
     def retry_deadline(self) -> float | None:
-        """Return `retry_until` as an epoch time."""
+        """Return `retry_until` as an epoch time. Raises `InvalidJob`."""
         until = self._retry_until()
-        return None if until is None else timing.moment(until, "retry_until")
+        return None if until is None else seconds(until, _deadline)
 
     def _retry_until(self) -> timing.When | None:
         until = self.retry_until
         return until() if callable(until) else until
 
     def relative_deadlines(self) -> dict[str, float]:
-        """Return the deadlines that count from the dispatch, in seconds, by payload key."""
+        """Return the deadlines that count from the dispatch, in seconds, by payload key.
+
+        Raises `InvalidJob`.
+        """
         if self.retry_until is None and self.expires is None:
             return {}
         dates = {"retryUntil": self._retry_until(), "expiresAt": self.expires}
         return {
-            key: timing.seconds_until(value)
+            key: seconds(value)
             for key, value in dates.items()
             if value is not None and not isinstance(value, datetime)
         }
@@ -162,6 +164,10 @@ def seconds(given: Any, read: Callable[[Any], float] = timing.seconds_until) -> 
         return read(given)
     except (TypeError, ValueError) as error:
         raise InvalidJob(str(error)) from None
+
+
+def _deadline(until: Any) -> float:  # noqa: ANN401 (what it is, is the question)
+    return timing.moment(until, "retry_until")
 
 
 def _is(value: object, *kinds: type) -> bool:
@@ -181,11 +187,11 @@ def _flag(value: object) -> bool:
 
 
 def _duration(value: Any) -> bool:  # noqa: ANN401 (as above)
-    return _is(value, int, float) and math.isfinite(value) and 0 <= value <= timing.LONGEST
+    return _is(value, int, float) and 0 <= value <= timing.LONGEST
 
 
 def _durations(value: object) -> bool:
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return bool(value) and all(_duration(each) for each in value)
     return isinstance(value, Exponential) or _duration(value)
 
@@ -311,6 +317,14 @@ def _no_field(name: str) -> str:
             f"annotation ({name} = ...), or name the field differently"
         )
     return f"a field cannot be called {name!r}, which is Queueable's own; name it differently"
+
+
+def check_given(owner: str, name: str, value: object) -> None:
+    """Raise `InvalidJob` for a wrong value of an option that a call sets."""
+    try:
+        check_option(owner, name, value)
+    except JobDefinitionError as error:
+        raise InvalidJob(str(error)) from None
 
 
 def check_option(owner: str, name: str, value: object) -> None:

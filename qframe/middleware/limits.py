@@ -35,6 +35,7 @@ By = Value | Callable[[Any], Value | None] | None
 """What has its own count: None, a value, or a function of the job that returns a value."""
 
 _SHORTEST = 0.01
+_LARGEST = 10**9
 _EXACT = 100
 """Up to this many, each moment is stored; for more, those of a hundredth of the period together."""
 _ROUNDS = 8
@@ -48,13 +49,15 @@ _WIDEST = 60.0
 release; and at most this many seconds, or the limit's.
 """
 
-_TEXT = re.compile(r"\s*(\d+)\s*/\s*(\d+)?\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)\s*")
+_TEXT = re.compile(
+    r"\s*(\d{1,20})\s*/\s*(\d{1,20})?\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)\s*"
+)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """At most `max` within any `per` seconds (a number or a timedelta).
+    """At most `max` (1 to a billion) within any `per` seconds (a number or a timedelta).
 
     `by` is a value, or a function of the job that returns one; each value has its own count.
     Default: one count for all jobs. Raises `JobDefinitionError`.
@@ -65,8 +68,10 @@ class Limit:
     by: By = None
 
     def __init__(self, max: int, per: float | timedelta, by: By = None) -> None:  # noqa: A002 (the name a reader expects)
-        if type(max) is not int or max < 1:  # also refuses a bool
-            raise JobDefinitionError(f"a limit must allow 1 or more, not {one_line(repr(max), 60)}")
+        if type(max) is not int or not 1 <= max <= _LARGEST:  # also refuses a bool
+            raise JobDefinitionError(
+                f"a limit must allow 1 to {_LARGEST:,} jobs, not {one_line(repr(max), 60)}"
+            )
         object.__setattr__(self, "max", max)
         object.__setattr__(self, "per", seconds(per, "the time of a limit", _SHORTEST))
         object.__setattr__(self, "by", by)

@@ -12,7 +12,7 @@ from qframe.payload.text import one_line
 
 FIRST, THEN, STOP_IF = 5, "10/s", "failed > 20%"
 NEVER = "never"
-_MOST_FIRST = 1000
+MOST_FIRST = 1000
 _MOST_PER_SECOND = 1000.0
 _LEAST_PER_SECOND = 1 / 86400
 _MOST_FAILED = 10**9
@@ -51,8 +51,8 @@ class RetryTerms:
     @classmethod
     def read(cls, first: int = FIRST, then: str = THEN, stop_if: str = STOP_IF) -> RetryTerms:
         """Parse the terms. Raises `ConfigurationError`."""
-        if not 0 <= first <= _MOST_FIRST:
-            raise ConfigurationError(f"first: takes 0 to {_MOST_FIRST:,} jobs, not {first}")
+        if not 0 <= first <= MOST_FIRST:
+            raise ConfigurationError(f"first: takes 0 to {MOST_FIRST:,} jobs, not {first}")
         try:
             checked_rate(then)
         except ValueError as error:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from qframe.exceptions import ConfigurationError
+from qframe.payload import timing
 from qframe.payload.text import one_line
 from qframe.schedules.calendar import (
     DayWindow,
@@ -44,7 +45,13 @@ class Cadences:
             raise ConfigurationError(
                 f"at takes an aware datetime, or a time of day, not {one_line(repr(moment), 60)}"
             )
-        return self._calendar(at=moment.timestamp(), cron="", every=0)
+        try:
+            at = timing.moment(moment, "at")
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        if at < 0:
+            raise ConfigurationError(f"at takes a moment from 1970 on, not {moment}")
+        return self._calendar(at=at, cron="", every=0)
 
     # -- seconds and minutes ----------------------------------------------------------------------
 
@@ -82,7 +89,7 @@ class Cadences:
 
     def every_minutes(self, minutes: int) -> Self:
         """Plan every `minutes` minutes."""
-        return self.every(timedelta(minutes=minutes))
+        return self.every(checked_interval(minutes) * 60)
 
     def every_minute(self) -> Self:
         """Plan every minute."""
@@ -171,7 +178,7 @@ class Cadences:
 
     def weekly_on(self, day: int | str | Sequence[int | str], time: str = "0:00") -> Self:
         """Plan a day of the week (0 is Sunday), or several."""
-        days = [day] if isinstance(day, int | str) else [*day]
+        days: Any = day if isinstance(day, list | tuple) else [day]
         return self.daily_at(time).days(*days)
 
     def monthly(self) -> Self:
@@ -289,9 +296,10 @@ def _hour_and_minute(time: str) -> tuple[int, int]:
 
 
 def _listed(what: str, numbers: Sequence[int | Sequence[int]], least: int, most: int) -> str:
-    flat: list[int] = []
+    flat: list[object] = []
     for each in numbers:
-        flat += [each] if isinstance(each, int) else [*each]
-    if not flat or not all(least <= each <= most for each in flat):
-        raise ConfigurationError(f"{what} are {least} to {most}, not {flat}")
+        flat += each if isinstance(each, list | tuple) else [each]
+    if not flat or not all(type(each) is int and least <= each <= most for each in flat):
+        shown = one_line(", ".join(map(repr, flat)) or "none", 60)
+        raise ConfigurationError(f"{what} are {least} to {most}, not {shown}")
     return ",".join(map(str, flat))

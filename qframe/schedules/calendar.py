@@ -213,6 +213,8 @@ def zone_of(name: str) -> tzinfo:
 
 def checked_cron(text: str) -> str:
     """Return an expression in a normalized form. Raises `ConfigurationError`."""
+    if not isinstance(text, str):
+        raise ConfigurationError(f"a cron expression is text, not {type(text).__name__}")
     words = " ".join(_SHORTCUTS.get(text.strip().lower(), text).split())
     try:
         CronSim(words, datetime(2026, 1, 1, tzinfo=UTC))
@@ -234,7 +236,8 @@ def checked_interval(value: timedelta | float) -> int:
         )
     if not 1 <= seconds <= _LONGEST or seconds != int(seconds):
         raise ConfigurationError(
-            f"an interval is a whole number of seconds, from 1 to 366 days, not {seconds:g}"
+            "an interval is a whole number of seconds, from 1 to 366 days, not "
+            f"{one_line(f'{seconds:,}', 40)}"
         )
     return int(seconds)
 

@@ -74,6 +74,8 @@ class OptionMethods:
 
     def timezone(self, name: str) -> Self:
         """Plan in this zone, such as Europe/Vienna; default: the configured one, or UTC."""
+        if not isinstance(name, str):
+            raise ConfigurationError(f"a time zone is text, not {type(name).__name__}")
         zone_of(name)
         return self._set(zone=name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from qframe.exceptions import ConfigurationError
@@ -20,6 +21,7 @@ class Written(Cadences):
 
 _WORDS = {name for name in vars(Cadences) if not name.startswith("_") and name != "options"}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_WHOLE = re.compile(r"[0-9]{1,9}")
 
 
 def read(text: str) -> Calendar:
@@ -46,7 +48,7 @@ def _add_words(cadences: Cadences, words: list[str]) -> None:
     elif name == "at" and len(given) == 1 and len(given[0]) > 8:  # noqa: PLR2004 (no time of day)
         cadences.at(_moment(given[0]))
     elif name in _WORDS and name != "cron":
-        arguments = [int(each) if each.isdecimal() else each for each in given]
+        arguments = [int(each) if _WHOLE.fullmatch(each) else each for each in given]
         try:
             getattr(cadences, name)(*arguments)
         except TypeError:

@@ -48,6 +48,8 @@ _SCHEDULE = "the schedule %s"
 _UNREADABLE = "(unreadable)"
 _YEAR = 366 * 86400
 _HELD = 10.0 * _YEAR
+_FURTHEST = 10**11
+"""Epoch seconds: the year 5138."""
 Grace = Annotated[float, Field(ge=1, le=_YEAR)]
 Spread = Annotated[int, Field(ge=0, le=86400)]
 Overlap = Annotated[float, Field(ge=0, le=_YEAR)]
@@ -74,7 +76,7 @@ class ScheduleRow(BaseModel):
     """Whether Laravel runs the job."""
     version: int | None = Field(None, ge=1, le=LARGEST_VERSION)
     """The version of the job's class that the data are of; None: written before it had one."""
-    added_at: float = 0.0
+    added_at: float = Field(0.0, ge=0, le=_FURTHEST)
     added_by: str = Field("", max_length=100)
 
 

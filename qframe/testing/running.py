@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 from qframe import manager
 from qframe.contracts.history import History
 from qframe.contracts.identity import R_co
-from qframe.contracts.status import State
+from qframe.contracts.status import State, check_progress
 from qframe.contracts.step import Push, Reservation, Step
 from qframe.dispatch import calls
 from qframe.dispatch.batch import Batch, Caught
@@ -473,6 +473,7 @@ class _Reserved(ReservedJob):
         return steps
 
     def progress(self, done: float, text: str = "") -> None:
+        check_progress(done, text)
         self.reported.append((done, text))
 
     def delete(self) -> None:

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from qframe import manager
+from qframe.payload.timing import seconds_until
 
 
 @contextlib.contextmanager
 def travel(delay: float | timedelta) -> Iterator[None]:
     """Lets the clocks of all configured connections be so much later in the block.
 
-    `delay` is seconds or a timedelta. Delayed and sleeping jobs become ready, so `drain` runs them;
-    leases and locks expire. Blocks may be nested. Not on beanstalkd, whose clock is the server's.
+    `delay` is seconds or a timedelta, up to 100 years. Delayed and sleeping jobs become ready, so
+    `drain` runs them; leases and locks expire. Blocks may be nested. Not on beanstalkd, whose clock
+    is the server's.
     """
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    if seconds < 0:
-        raise ValueError("time moves forward only: delay is 0 or more")
+    seconds = seconds_until(delay)
     queues = manager.default()
     queues.connection()
     timings = {id(each.backend.timing): each.backend.timing for each in queues.opened()}

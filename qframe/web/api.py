@@ -8,6 +8,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from qframe.config.values import YEAR
 from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import ENDED, RUNNING, WAITING, Filter
 from qframe.forecast.reading import LONGEST
@@ -112,7 +113,7 @@ class ForecastOf(BaseModel):
     queue: _Name = ""
     connection: _Name = ""
     hours: Annotated[float, Field(gt=0, le=LONGEST)] = HOURS
-    behind: Annotated[float, Field(ge=0)] = BEHIND
+    behind: Annotated[float, Field(ge=0, le=YEAR)] = BEHIND
 
 
 class JobsOf(OneQueue):

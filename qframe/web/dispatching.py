@@ -27,7 +27,7 @@ from qframe.jobs.uniqueness import ONCE, once, once_rule_of
 from qframe.manager import QueueManager
 from qframe.payload import tracebacks
 from qframe.payload.text import one_line
-from qframe.payload.timing import seconds_until
+from qframe.payload.timing import LONGEST, seconds_until
 from qframe.web.errors import described, problem
 
 log = logging.getLogger("qframe")
@@ -61,7 +61,7 @@ class JobRequest(BaseModel):
     data: dict[str, Any] = {}
     queue: _Text | None = None
     connection: _Text | None = None
-    delay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    delay: Annotated[float, Field(ge=0, le=LONGEST)] = 0
 
 
 class DispatchedJob(BaseModel):

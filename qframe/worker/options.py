@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -121,9 +120,10 @@ class WorkerOptions:
         check_concurrency(self.concurrency)
         if self.concurrency > 1 and self.rest:
             raise ConfigurationError("rest is for one job at a time: leave out concurrency")
-        if not self.backoff:
+        backoff: object = self.backoff
+        if not isinstance(backoff, list | tuple) or not backoff:
             raise ConfigurationError("backoff needs at least one number of seconds")
-        for value in self.backoff:
+        for value in backoff:
             _not_negative("backoff", value)
         self._check_queues()
         if self.preload and not self.isolate:
@@ -143,12 +143,7 @@ def check_concurrency(number: object) -> None:
 
 
 def _not_negative(option: str, value: object) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or value < 0
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ConfigurationError(f"{option} must be a number, 0 or more, not {value!r}")
     if option == "memory" and value > MOST_MEMORY:
         raise ConfigurationError(f"memory must not be more than {MOST_MEMORY} MB, not {value!r}")

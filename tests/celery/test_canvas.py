@@ -352,5 +352,5 @@ def test_chunks_are_a_group_of_parts_of_the_list() -> None:
     assert given(chunks(add.s(), iter(items), 10)) == [[0, 2, 4, 6, 8]]
     assert given(chord(add.chunks([(1, 1), (2, 2)], 1), identity.s())) == [[2], [4]]
     assert parts.apply().get() == [[0, 2], [4, 6], [8]]
-    with pytest.raises(ValueError, match="a chunk has at least one item, not 0"):
+    with pytest.raises(ValueError, match="a chunk has 1 to 1,000,000 items, not 0"):
         add.chunks(items, 0)

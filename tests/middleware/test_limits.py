@@ -61,8 +61,8 @@ wrong: list[tuple[Any, str]] = [
     (lambda: Limit.parse("ten/minute"), "'ten/minute' is no limit: write 10/minute"),
     (lambda: Limit.parse("10/fortnight"), "is no limit"),
     (lambda: Limit.parse("10/0s"), "the time of a limit must be at least 0.01 s, not 0"),
-    (lambda: RateLimited("0/s"), "a limit must allow 1 or more, not 0"),
-    (lambda: Limit(True, 1), "a limit must allow 1 or more, not True"),
+    (lambda: RateLimited("0/s"), "a limit must allow 1 to 1,000,000,000 jobs, not 0"),
+    (lambda: Limit(True, 1), "a limit must allow 1 to 1,000,000,000 jobs, not True"),
     (lambda: Limit(1, -1), "the time of a limit must not be negative"),
     (lambda: Limit(1, datetime.now(UTC)), "must be seconds or a timedelta, not a datetime"),  # type: ignore[arg-type] # the point
     (RateLimited, "RateLimited takes a limit"),
@@ -72,7 +72,7 @@ wrong: list[tuple[Any, str]] = [
         lambda: RateLimited("1/s", release=1, dont_release=True),
         "give release or dont_release, not both",
     ),
-    (lambda: ThrottlesExceptions(0), "a limit must allow 1 or more, not 0"),
+    (lambda: ThrottlesExceptions(0), "a limit must allow 1 to 1,000,000,000 jobs, not 0"),
     (lambda: ThrottlesExceptions(when=5), "ThrottlesExceptions takes kinds of errors"),  # type: ignore[arg-type] # the point
     (lambda: ThrottlesExceptions(when=int), "ThrottlesExceptions takes kinds of errors"),  # type: ignore[arg-type] # the point
     (lambda: ThrottlesExceptions(when=()), "ThrottlesExceptions takes kinds of errors"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -12,6 +13,7 @@ from qframe.config.values import Address, Int, Wait, split_address
 from qframe.drivers import levels
 from qframe.payload.text import nearest
 
+_NUMBER = re.compile("[0-9]{1,9}")
 _SCHEMES = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss"}
 _OPTIONS = {
     "db", "client_name", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile",
@@ -32,12 +34,12 @@ def _url(url: str) -> str:
         )
     if parts.scheme == "unix" and not parts.path:
         raise ValueError("unix:// needs the path of a socket")
-    if parts.scheme != "unix" and number and not number.isdecimal():
+    if parts.scheme != "unix" and number and not _NUMBER.fullmatch(number):
         raise ValueError("what follows the host is the number of the database, such as /0")
     for key, value in parse_qsl(parts.query):
         if key not in _OPTIONS:
             raise ValueError(f"unknown option {key!r}{nearest(key, _OPTIONS)} in the URL")
-        if key == "db" and not value.isdecimal():
+        if key == "db" and not _NUMBER.fullmatch(value):
             raise ValueError("db in the URL is the number of the database")
     return url
 

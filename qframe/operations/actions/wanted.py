@@ -10,6 +10,7 @@ from qframe.exceptions import ConfigurationError
 from qframe.failed.filters import seconds_of_span
 from qframe.operations.bin import BinAction
 from qframe.payload.text import one_line
+from qframe.retries.terms import MOST_FIRST
 from qframe.schedules.options import Missed
 from qframe.schedules.rows import Grace, Overlap, Spread
 from qframe.worker.options import MOST_AT_ONCE
@@ -40,7 +41,7 @@ class Wanted(BaseModel):
     """The job's fields, as JSON."""
     when: str = Field("", max_length=200)
     timezone: str = Field("", max_length=60)
-    first: int | None = Field(None, ge=0)
+    first: int | None = Field(None, ge=0, le=MOST_FIRST)
     then: str = Field("", max_length=60)
     stop_if: str = Field("", max_length=60)
     missed: Missed | None = None
