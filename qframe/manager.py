@@ -27,6 +27,8 @@ from qframe.features.context import Context
 from qframe.hooks import Hooks, of_process
 from qframe.jobs import named, project
 from qframe.jobs.foreign import Dispatchable
+from qframe.jobs.hooks import is_generator
+from qframe.jobs.options import MIDDLEWARE_YIELDS
 from qframe.jobs.registry import Registry
 from qframe.jobs.routing import route_of
 from qframe.metrics.kept import Metrics
@@ -400,6 +402,8 @@ def _middleware(path: str) -> Any:  # noqa: ANN401 (a middleware, whose type is 
         raise ConfigurationError(
             f"middleware: {one_line(path, 100)!r} cannot be called with a job and call_next"
         )
+    if is_generator(found):
+        raise ConfigurationError(f"middleware: {one_line(path, 100)!r}: {MIDDLEWARE_YIELDS}")
     return found
 
 

@@ -8,9 +8,10 @@ import dataclasses
 import enum
 import functools
 import math
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
@@ -21,12 +22,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    Json,
     PrivateAttr,
     RootModel,
     SecretBytes,
     SecretStr,
     computed_field,
     field_serializer,
+    model_serializer,
 )
 from pydantic import Secret as OtherSecret
 from pydantic.alias_generators import to_camel
@@ -101,6 +104,54 @@ def test_a_field_of_a_model_that_is_excluded_is_refused_where_its_value_would_be
         dispatch(Holds(inside=Inside(hidden=2)))
 
 
+class EqualById(BaseModel):
+    id: int
+    note: str = Field("", exclude=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EqualById) and self.id == other.id
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclasses.dataclass(eq=False)
+class Bare:
+    value: Any
+
+
+@dataclasses.dataclass
+class Cached:
+    value: Any = dataclasses.field(compare=False)
+
+
+class Compared(Queueable):
+    by_id: EqualById | None = None
+    bare: Bare | None = None
+    cached: Cached | None = None
+
+    def handle(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"by_id": EqualById(id=1, note="n")}, {"bare": Bare((1,))}, {"cached": Cached((1,))}],
+)
+def test_what_its_own_comparison_ignores_is_refused_where_it_would_be_lost(
+    fields: dict[str, Any],
+) -> None:
+    (name,) = fields
+    with pytest.raises(InvalidJob, match=rf"^Compared\.{name} would not arrive"):
+        dispatch(Compared(**fields))
+    assert arrived(Compared(by_id=EqualById(id=1))).by_id == EqualById(id=1)
+    assert arrived(Compared(bare=Bare(1))).bare.value == 1
+
+
+@pytest.mark.parametrize("annotation", ["InitVar[int]", dataclasses.InitVar[int]])
+def test_a_value_that_is_only_for_the_making_of_a_job_is_refused(annotation: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=r"^Made\.seed: an InitVar is no field"):
+        _made("Made", seed=annotation)
+
+
 class Computes(Queueable):
     width: int
 
@@ -116,6 +167,32 @@ def test_a_computed_field_is_computed_where_the_job_arrives() -> None:
     job = arrived(Computes(width=3))
     assert (job.width, job.area) == (3, 9)
     assert Computes(width=3).to_data() == {"width": 3}
+
+
+class Square(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    width: int
+    more: Json[dict[str, int]] = {}
+
+    @computed_field  # type: ignore[prop-decorator] # as pydantic has it
+    @property
+    def area(self) -> int:
+        return self.width**2
+
+
+class HoldsSquares(Queueable):
+    one: Square
+    many: list[Square] = []
+
+    def handle(self) -> None: ...
+
+
+def test_a_model_that_takes_back_no_computed_field_or_only_json_arrives() -> None:
+    square = Square(width=3, more='{"a": 1}')  # type: ignore[arg-type] # as pydantic has it
+    job = HoldsSquares(one=square, many=[square, Square(width=1)])
+    back = arrived(job)
+    assert back == job
+    assert (back.one.area, back.one.more) == (9, {"a": 1})
 
 
 # -- what was set ---------------------------------------------------------------------------------
@@ -136,6 +213,23 @@ class Pets(RootModel[list[Place]]):
     pass
 
 
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    street: str | None = None
+    town: str = "Vienna"
+
+
+class Drops(BaseModel):
+    """Leaves out what is None, as many do, and so would arrive as if that had not been set."""
+
+    street: str | None = None
+    zip: str | None = Field(default=None, exclude_if=lambda code: code is None)
+
+    @model_serializer(mode="wrap")
+    def written(self, write: Any) -> dict[str, Any]:
+        return {key: value for key, value in write(self).items() if value is not None}
+
+
 @dataclasses.dataclass
 class Pair:
     first: Place
@@ -151,6 +245,10 @@ class Update(Queueable):
     pets: Pets = Pets([])
     pair: Pair | None = None
     secret: Secret[Place] | None = None
+    other_secret: OtherSecret[list[Place]] | None = None
+    some: frozenset[Frozen] = frozenset()
+    drops: list[Drops] = []
+    encrypted = False
 
     def handle(self) -> None: ...
 
@@ -171,6 +269,10 @@ def _dumped(job: Update) -> dict[str, Any]:
         "pets": job.pets.model_dump(exclude_unset=True),
         "pair": pair,
         "secret": job.secret and job.secret.reveal().model_dump(exclude_unset=True),
+        "other_secret": job.other_secret
+        and [each.model_dump(exclude_unset=True) for each in job.other_secret.get_secret_value()],
+        "some": {each: each.model_fields_set for each in job.some},
+        "drops": [each.model_fields_set for each in job.drops],
     }
 
 
@@ -185,6 +287,9 @@ UPDATES = [
     Update(pets=Pets([Place(), Place(town="T")])),
     Update(pair=Pair(Place(street="S"), Place(town="T"))),
     Update(secret=Secret(Place(town="T"))),
+    Update(other_secret=OtherSecret([Place(), Place(town="T", street=None)])),
+    Update(some=frozenset({Frozen(), Frozen(town="A"), Frozen(street="S"), Frozen(town="B")})),
+    Update(drops=[Drops(), Drops(street=None), Drops(zip=None), Drops(street="S", zip=None)]),
 ]
 
 
@@ -300,6 +405,31 @@ class Colour(enum.Enum):
     ALSO_RED = "RED"
 
 
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Word(enum.StrEnum):
+    A = "a"
+
+
+class Markup(str):
+    __slots__ = ()
+
+
+class Loose(BaseModel):
+    value: Any = None
+    number: float | Decimal = 0
+    level: int | Level = 0
+    levels: frozenset[int | Level] = frozenset()
+    some: frozenset[int] | set[int] = frozenset()
+
+
+@dataclasses.dataclass
+class LooseToo:
+    value: Any = None
+
+
 class Animal(BaseModel):
     name: str
 
@@ -327,6 +457,10 @@ class Values(Queueable):
     animals: list[Animal] = []
     rounds: Rounds = Rounds()
     after: timedelta = timedelta()
+    last: deque[int] = deque()
+    loose: Loose = Loose()
+    loose_too: LooseToo | None = None
+    anything: Any = None
 
     def handle(self) -> None: ...
 
@@ -347,12 +481,21 @@ def test_odd_values_arrive(fields: dict[str, Any]) -> None:
     assert (type(back), repr(back)) == (type(sent), repr(sent))
 
 
+EQUAL = [Level.LOW, Word.A, Markup("<b>"), Counter("a"), OrderedDict(a=1), {"a": Word.A}]
+"""What is equal to what JSON makes of it."""
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"decimal": Decimal("NaN")}, {"number": float("inf")}, {"raw": b"\xff"},
         {"animal": Dog(name="rex")}, {"animals": [Animal(name="a"), Dog(name="rex")]},
-        {"rounds": Rounds(price=Decimal("1.255"))},
+        {"rounds": Rounds(price=Decimal("1.255"))}, {"last": deque([1], maxlen=3)},
+        *({"loose": Loose(value=value)} for value in EQUAL),
+        *({"loose_too": LooseToo([value])} for value in EQUAL),
+        {"loose": Loose(number=Decimal("1.5"))}, {"loose": Loose(level=Level.LOW)},
+        {"loose": Loose(levels=frozenset({Level.LOW}))}, {"loose": Loose(some={1})},
+        {"anything": {Word.A: 1}},
     ],
 )  # fmt: skip
 def test_what_would_not_arrive_is_refused_naming_the_field(fields: dict[str, Any]) -> None:
@@ -464,6 +607,49 @@ def test_what_is_strict_takes_a_time_from_json_and_no_text_for_a_number() -> Non
     assert arrived(job) == job
     with pytest.raises(InvalidArguments, match=r"^Strict: size\.0: Input should be a valid int"):
         Strict.from_data({"at": moment.isoformat(), "size": ["1"]})
+
+
+class StrictSecret(Queueable):
+    __pydantic_config__ = ConfigDict(strict=True)
+    at: datetime
+    token: SecretStr
+    encrypted = False
+
+    def handle(self) -> None: ...
+
+
+def test_what_is_strict_may_hold_a_secret() -> None:
+    job = StrictSecret(at=datetime(2026, 1, 1, tzinfo=UTC), token=SecretStr("hunter2"))
+    assert arrived(job) == job
+    with pytest.raises(InvalidArguments, match=r"^StrictSecret: at: .* valid datetime") as told:
+        StrictSecret.from_data({"at": "hunter2", "token": "a"})
+    assert "hunter2" not in str(told.value)
+
+
+class Files(Queueable):
+    folder: Path = Path("tmp")
+    name: str = Field(default="", strict=True)
+
+    def handle(self) -> None: ...
+
+
+def test_a_path_that_a_payload_leaves_out_has_its_default() -> None:
+    assert Files.from_data({}) == Files()
+    assert Files.from_data({"folder": "a"}).folder == Path("a")
+
+
+class StrictText(Queueable):
+    __pydantic_config__ = ConfigDict(strict=True)
+    text: str
+
+    def handle(self) -> None: ...
+
+
+@pytest.mark.parametrize("job", [StrictText(text="\udcff"), Files(folder=Path("\udcff"))])
+def test_a_name_that_is_no_utf_8_is_refused_by_field(job: Queueable) -> None:
+    (field,) = job.field_names() - {"name"}
+    with pytest.raises(InvalidJob, match=rf"{type(job).__name__}\.{field} holds a lone surrogate"):
+        dispatch(job)
 
 
 class Login(BaseModel):

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import gc
 import logging
+import math
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,6 +30,7 @@ from qframe import (
     QueueManager,
     Worker,
     WorkerOptions,
+    abulk,
     batch,
     bulk,
     dispatch,
@@ -257,6 +260,51 @@ def test_dispatch_takes_a_job(queue: Connection, wrong: Any) -> None:
         dispatch(wrong)
     if wrong is Job:
         assert "give Job(...)" in str(raised.value)
+
+
+class Strange:
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+
+@pytest.mark.parametrize("make", [Mock, Strange, type("line\nbreak", (), {}), lambda: Job, int])
+def test_whatever_is_no_job_is_refused_in_one_line(
+    queue: Connection, make: Callable[[], Any]
+) -> None:
+    wrong = make()
+    calls: list[Any] = [dispatch, dispatch_sync, lambda given: bulk([given])]
+    for call in calls:
+        with pytest.raises(InvalidJob, match="dispatch takes a job, not") as raised:
+            call(wrong)
+        assert str(raised.value).isprintable()
+    assert queue.size() == 0
+
+
+@pytest.mark.parametrize("wrong", [Job, None, 7, Job.dispatch])
+def test_what_is_no_list_of_jobs_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidJob, match="bulk takes a list of jobs, not"):
+        bulk(wrong)
+    with pytest.raises(InvalidJob, match="bulk takes a list of jobs, not"):
+        asyncio.run(abulk(wrong))
+
+
+def test_a_field_may_have_the_name_of_a_parameter(queue: Connection) -> None:
+    names = {"cls": int, "self": int, "args": int, "fields": int, "job_class": int}
+    body = {"__annotations__": names, "handle": lambda job: job.cls, "job_name": "names"}
+    job_class: Any = type("Names", (Queueable,), body)
+    given = dict.fromkeys(names, 7)
+    job_class.dispatch(**given).send()
+    assert queue.size() == 1
+    assert job_class.dispatch_if(True, **given) is not None
+    assert job_class.dispatch_sync(**given) == 7
+
+
+@pytest.mark.parametrize("wrong", ["tomorrow", math.nan, -1, datetime(2030, 1, 1)])  # noqa: DTZ001 (it is about those)
+def test_a_method_that_gives_no_deadline_is_named(queue: Connection, wrong: Any) -> None:
+    body = {"handle": lambda _: None, "job_name": "until", "retry_until": lambda _: wrong}
+    with pytest.raises(InvalidJob, match=r"^Until\.retry_until (must|is)"):
+        dispatch(type("Until", (Queueable,), body)())
+    assert queue.size() == 0
 
 
 def test_a_veto_of_a_listener_stops_no_push(queue: Connection) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -168,6 +169,24 @@ def test_the_function_itself_is_no_job() -> None:
     assert isinstance(add, QueueableFunction)
     with pytest.raises(InvalidJob, match="dispatch takes a job, not QueueableFunction"):
         dispatch(add)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (Queueable, "it is a class: a job class derives from Queueable"),
+        (datetime, "it is a class"),
+        ("high", "options are given by name"),
+        (7, "options are given by name"),
+        (classmethod(lambda cls: None), "cannot be called"),
+        (functools.partialmethod(lambda self: None), "cannot be called"),
+        (iter, "no signature found"),
+    ],
+)
+def test_what_is_no_function_is_refused_in_one_line(given: Any, why: str) -> None:
+    for made in (queueable, queueable(job_name="odd")):
+        with pytest.raises(JobDefinitionError, match=rf"^@queueable takes a function, .*{why}"):
+            made(given)
 
 
 def test_an_async_function_is_for_the_event_loop() -> None:

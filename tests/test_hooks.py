@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -31,12 +33,26 @@ async def _yields_on_loop(self: Any, *_: Any) -> AsyncIterator[int]:
     yield 1
 
 
+def _copy(function: Any) -> Any:
+    return types.FunctionType(function.__code__, {})
+
+
+class Yields:
+    def __call__(self, *_: Any) -> Iterator[int]:
+        yield 1
+
+
+class YieldsOnLoop:
+    async def __call__(self, *_: Any) -> AsyncIterator[int]:
+        yield 1
+
+
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize(
     "function",
     [
         _yields, _yields_on_loop, staticmethod(_yields), functools.partial(_yields, None),
-        functools.partialmethod(_yields),
+        functools.partialmethod(_yields), Yields(), YieldsOnLoop(),
     ],
 )  # fmt: skip
 def test_a_hook_that_is_a_generator_is_refused(hook: str, function: Any) -> None:
@@ -62,7 +78,9 @@ def test_a_function_that_is_a_generator_is_refused() -> None:
     async def pages_on_loop(of: int) -> AsyncIterator[int]:
         yield of
 
-    for function in (pages, pages_on_loop, functools.partial(pages, 1)):
+    for function in (
+        pages, pages_on_loop, functools.partial(pages, 1), Yields(), staticmethod(pages),
+    ):  # fmt: skip
         with pytest.raises(JobDefinitionError, match="is a generator"):
             queueable(job_name="pages.of")(function)
         with pytest.raises(JobDefinitionError, match="is a generator"):
@@ -77,6 +95,29 @@ def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return call
+
+
+def _renamed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function without a trace of it, under whose name a class then has the result."""
+    function.__code__ = function.__code__.replace(co_name="handle")
+    return lambda self: function(self)  # noqa: PLW0108 (it stands for a decorator)
+
+
+@pytest.mark.parametrize("function", [_copy(_yields), _copy(_yields_on_loop)])
+def test_a_generator_whose_decorator_does_not_name_it_fails(function: Any) -> None:
+    job = _made("handle", _renamed(function))()
+    with pytest.raises(JobDefinitionError, match=r"^Report\.handle is a generator"):
+        dispatch_sync(job)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [contextlib.contextmanager(_yields), contextlib.asynccontextmanager(_yields_on_loop)],
+)
+@pytest.mark.parametrize("hook", ["handle", "set_up", "tear_down"])
+def test_a_context_manager_that_nobody_enters_fails(hook: str, function: Any) -> None:
+    with pytest.raises(JobDefinitionError, match=rf"^Report\.{hook} is a generator"):
+        dispatch_sync(_made(hook, function)())
 
 
 def _wrapped_on_loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,6 +186,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tear_down", lambda self, order: None, "without arguments"),
     ("succeeded", lambda self, result: None, "without arguments"),
     ("failed", lambda self: None, r"\(self\): it is called with error"),
+    ("handle", functools.partialmethod(lambda self, a, b: None, 1), r"\(self, b\): it is called w"),
+    ("handle", functools.partial(lambda order: None), r"\(order\)"),
     ("failed", lambda self, error, job: None, "missing a required argument: 'job'"),
 ]
 
@@ -162,6 +205,7 @@ def test_a_hook_that_takes_what_nobody_gives_is_refused(hook: str, function: Any
         ("handle", staticmethod(lambda: None)),
         ("handle", classmethod(lambda cls: None)),
         ("handle", functools.partial(lambda self: None, None)),
+        ("handle", functools.partialmethod(lambda self, a: None, 1)),
         ("handle", _wrapped(lambda self, database: None)),  # which the decorator may give it
         ("handle", print),
         ("failed", lambda self, *args: None),

@@ -15,7 +15,7 @@ from qframe.dispatch.calls import Apply, Call
 from qframe.dispatch.lost import Unpushed
 from qframe.dispatch.pending import check_job
 from qframe.dispatch.within import joined
-from qframe.exceptions import InvalidTransaction
+from qframe.exceptions import InvalidJob, InvalidTransaction
 from qframe.hooks import OpenTransaction
 from qframe.jobs import execution
 from qframe.jobs.foreign import Dispatchable
@@ -23,6 +23,7 @@ from qframe.jobs.registry import refuse_while_importing
 from qframe.jobs.tracing import sending
 from qframe.jobs.typed import Handles
 from qframe.payload import envelope
+from qframe.payload.text import one_line
 from qframe.payload.timing import When, seconds_until
 
 R = TypeVar("R")
@@ -83,6 +84,8 @@ def bulk(
 
 def _spread(jobs: Iterable[Any], over: When) -> tuple[Iterable[Any], Iterator[float] | None]:
     """Return the jobs, and by how many seconds each is delayed; None: by none."""
+    if not isinstance(jobs, Iterable):
+        raise InvalidJob(f"bulk takes a list of jobs, not {one_line(type(jobs).__name__, 60)}")
     seconds = seconds_until(over, "spread")
     if not seconds:
         return jobs, None

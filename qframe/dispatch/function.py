@@ -91,6 +91,7 @@ class QueueableFunction(Generic[P, C_co, R_co]):
     """A function that can also be dispatched: `add(1, 2)`, `add.dispatch(1, 2)`."""
 
     def __init__(self, function: Callable[P, C_co], options: dict[str, Any]) -> None:
+        _check_function(function)
         functools.update_wrapper(self, function)
         self._function: Callable[P, C_co] = with_resources(name_of(function), function)
         self._signature = inspect.signature(self._function)
@@ -161,6 +162,23 @@ def queueable(function: Callable[..., Any] | None = None, /, **options: Any) -> 
     if function is not None:
         return QueueableFunction(function, {})
     return lambda function: QueueableFunction(function, options)
+
+
+def _check_function(function: object) -> None:
+    """Raise `JobDefinitionError` for what is no function with parameters that are known."""
+    fault = ""
+    if isinstance(function, type):
+        fault = "it is a class: a job class derives from Queueable"
+    elif not callable(function):
+        fault = "it cannot be called, and options are given by name"
+    else:
+        try:
+            inspect.signature(function)
+        except (TypeError, ValueError) as error:
+            fault = one_line(str(error), 100)
+    if fault:
+        shown = one_line(repr(function), 100)
+        raise JobDefinitionError(f"@queueable takes a function, not {shown}: {fault}")
 
 
 def _of_arguments(

@@ -23,7 +23,7 @@ from qframe.jobs.options import check_given, seconds
 from qframe.jobs.registry import importing, refuse_while_importing
 from qframe.jobs.typed import Handles
 from qframe.jobs.uniqueness import once
-from qframe.payload.text import queue_name
+from qframe.payload.text import one_line, queue_name
 from qframe.payload.timing import When, kept_for
 
 R = TypeVar("R")
@@ -57,6 +57,7 @@ def dispatch_sync(job: Foreign) -> Any: ...  # noqa: ANN401 (a job of another pr
 
 def dispatch_sync(job: Any) -> Any:
     """Run a job here and now, once. Returns the result of `handle`, or raises its exception."""
+    check_job(job)
     queue = manager.default().connection("sync")
     if isinstance(queue, SyncConnection):
         return queue.run(job)
@@ -329,11 +330,11 @@ def check_job(job: object) -> None:
 
 def no_job(given: object) -> InvalidJob:
     """Return the error for an object that is not a job."""
-    shown = given.__name__ if isinstance(given, type) else type(given).__name__
+    shown = one_line((given if isinstance(given, type) else type(given)).__name__, 60)
     if isinstance(given, type):
         hint = f"give {shown}(...)"
-    elif hasattr(given, "job_class"):
-        hint = f"give {given.job_class.__qualname__}.job(...)"
+    elif isinstance(own := inspect.getattr_static(given, "job_class", None), type):
+        hint = f"give {own.__qualname__}.job(...)"
     elif inspect.isfunction(given):
         hint = f"put @queueable above {given.__name__}, and give {given.__name__}.job(...)"
     else:

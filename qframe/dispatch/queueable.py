@@ -98,16 +98,16 @@ class Queueable(JobDefinition, base=True):
         @overload
         @classmethod
         def dispatch(
-            cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs
+            cls: Callable[P, Handles[R]], /, *args: P.args, **fields: P.kwargs
         ) -> PendingDispatch[R]: ...
 
         @overload
         @classmethod
-        def dispatch(cls: Unspecific[R], **fields: Any) -> PendingDispatch[R]: ...  # noqa: ANN401 (its fields)
+        def dispatch(cls: Unspecific[R], /, **fields: Any) -> PendingDispatch[R]: ...  # noqa: ANN401 (its fields)
 
     @classmethod  # type: ignore[misc] # the second signature has other variables
     def dispatch(
-        cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs
+        cls: Callable[P, Handles[R]], /, *args: P.args, **fields: P.kwargs
     ) -> PendingDispatch[R]:
         """Make the job and dispatch it: `SendWelcome.dispatch(user_id=7).on_queue("high")`."""
         return dispatch(made(cls, *args, **fields))
@@ -164,14 +164,16 @@ class Queueable(JobDefinition, base=True):
 
         @overload
         @classmethod
-        def dispatch_sync(cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs) -> R: ...
+        def dispatch_sync(
+            cls: Callable[P, Handles[R]], /, *args: P.args, **fields: P.kwargs
+        ) -> R: ...
 
         @overload
         @classmethod
-        def dispatch_sync(cls: Unspecific[R], **fields: Any) -> R: ...  # noqa: ANN401 (its fields)
+        def dispatch_sync(cls: Unspecific[R], /, **fields: Any) -> R: ...  # noqa: ANN401 (its fields)
 
     @classmethod  # type: ignore[misc] # the second signature has other variables
-    def dispatch_sync(cls: Callable[P, Handles[R]], *args: P.args, **fields: P.kwargs) -> R:
+    def dispatch_sync(cls: Callable[P, Handles[R]], /, *args: P.args, **fields: P.kwargs) -> R:
         """Run the job here and now. Returns the result of `handle`, or raises its exception."""
         return dispatch_sync(made(cls, *args, **fields))
 

@@ -334,7 +334,7 @@ class JobDefinition(Options, Durable, Returns):
                 else self._adapter.validator.validate_python(data, by_name=True)
             )
         except ValidationError as error:
-            back, data = self._by_names(error)
+            back, data = self._by_names(error, data)
         except Exception as error:  # noqa: BLE001 (a validator of the job's may raise anything)
             raise InvalidJob(f"{name}: {self._first_fault(error)}") from None
         for key in self._compared:
@@ -357,7 +357,7 @@ class JobDefinition(Options, Durable, Returns):
                 )
         if self.model_fields:
             self._check_keys(back)
-        if self._holds_models and (found := unset.found_in(self)):
+        if self._holds_models and (found := unset.found_in(self, back)):
             data[unset.KEY] = found
         return data
 
@@ -375,12 +375,17 @@ class JobDefinition(Options, Durable, Returns):
         why = type(error).__name__ if self._hides() else one_line(str(error), 500)
         return InvalidJob(f"{_unsendable(self)}: {why}")
 
-    def _by_names(self, error: ValidationError) -> tuple[Self, dict[str, Any]]:
-        """Serialize the fields of models by name: they do not accept some of their aliases."""
+    def _by_names(
+        self, error: ValidationError, data: dict[str, Any]
+    ) -> tuple[Self, dict[str, Any]]:
+        """Serialize what is validated again: names for aliases, and nothing that is computed."""
+        if error.errors(include_url=False)[0]["type"] == "json_invalid":
+            return self, data  # it holds a lone surrogate: the encoder of the payload names where
         with contextlib.suppress(ValidationError):
             data = self._adapter.serializer.to_python(
-                self, mode="json", warnings=False, context=secret.TRAVELS, by_alias=False
-            )
+                self, mode="json", warnings=False, context=secret.TRAVELS, by_alias=False,
+                round_trip=True,
+            )  # fmt: skip
             data = secret.revealed(self, data)
             return self._validated(data), data
         raise InvalidJob(f"{type(self).__name__}: {self._first_fault(error)}") from None
@@ -399,12 +404,16 @@ class JobDefinition(Options, Durable, Returns):
     def __get_pydantic_core_schema__(
         cls, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Make pydantic's own errors hide dict keys as well, if they must hide input."""
+        """Make pydantic's own errors hide dict keys as well, if they must hide input.
+
+        JSON is read without the wrapper, behind which strict types would not accept it.
+        """
         schema = handler(source)
         config: ConfigDict = cls.__pydantic_config__  # type: ignore[attr-defined] # pydantic's own name
         if not config.get("hide_input_in_errors"):
             return schema
-        return core_schema.no_info_wrap_validator_function(_hiding_keys, schema)
+        hiding = core_schema.no_info_wrap_validator_function(_hiding_keys, schema)
+        return core_schema.json_or_python_schema(json_schema=schema, python_schema=hiding)
 
     @classmethod
     def opens(cls, data: dict[str, Any]) -> bool:

@@ -20,8 +20,8 @@ from qframe import forks
 from qframe.exceptions import DontHandle, Interruption, JobDefinitionError, SynchronousOnly
 from qframe.hooks import Awaits, Hooks, of_process
 from qframe.jobs.definition import JobDefinition
-from qframe.jobs.hooks import ran
-from qframe.jobs.options import check_option
+from qframe.jobs.hooks import GENERATORS, ran
+from qframe.jobs.options import MIDDLEWARE_YIELDS, check_option
 
 log = logging.getLogger("qframe")
 
@@ -205,6 +205,8 @@ class _Passage:
         reserved = self._job._reserved  # noqa: SLF001 (`job.job` raises outside a worker)
         if self._deepest < len(self._middleware) and not (reserved and reserved.is_settled):
             name = _name_of(self._middleware[self._deepest])
+            if isinstance(result, GENERATORS):  # of one that a decorator hides
+                raise JobDefinitionError(f"{name}: {MIDDLEWARE_YIELDS}")
             raise DontHandle(f"the middleware {name} did not call on")
         return result
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
-from types import AsyncGeneratorType, GeneratorType
+from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
+from types import AsyncGeneratorType, FunctionType, GeneratorType
 from typing import Any
 
 from qframe.exceptions import JobDefinitionError
 
-GENERATORS = (GeneratorType, AsyncGeneratorType)
+GENERATORS = (
+    GeneratorType,
+    AsyncGeneratorType,
+    _GeneratorContextManager,
+    _AsyncGeneratorContextManager,
+)
+"""Generators, and what `@contextmanager` makes of them."""
 
 _GIVEN = {"handle": (), "set_up": (), "tear_down": (), "succeeded": (), "failed": ("error",)}
 """The hooks, and their arguments besides the job."""
@@ -20,16 +28,23 @@ def is_generator(function: object) -> bool:
     bound = getattr(function, "_partialmethod", getattr(function, "__partialmethod__", None))
     if bound is not None:
         function = bound.func
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if isinstance(function, staticmethod | classmethod):
+        function = function.__func__
+    called = (function, getattr(type(function), "__call__", None))  # noqa: B004 (that of its class)
+    return any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in called)
 
 
 def refuse_generator(name: str, function: object) -> None:
     """Raise `JobDefinitionError` for a generator."""
     if is_generator(function):
-        raise JobDefinitionError(
-            f"{name} is a generator: it has `yield` in it, so calling it would run nothing. "
-            "Take the `yield` out, or have it in a function that this one iterates over"
-        )
+        raise _is_a_generator(name)
+
+
+def _is_a_generator(name: str) -> JobDefinitionError:
+    return JobDefinitionError(
+        f"{name} is a generator: it has `yield` in it, so calling it would run nothing. "
+        "Take the `yield` out, or have it in a function that this one iterates over"
+    )
 
 
 def check_hooks(cls: type) -> None:
@@ -40,8 +55,8 @@ def check_hooks(cls: type) -> None:
             continue
         refuse_generator(f"{cls.__name__}.{hook}", function)
         held = inspect.getattr_static(cls, hook)
-        has_self = inspect.isfunction(held)
-        if has_self or isinstance(held, staticmethod | classmethod):
+        has_self = isinstance(held, FunctionType | functools.partialmethod)
+        if has_self or isinstance(held, staticmethod | classmethod) or not hasattr(held, "__get__"):
             _check_arguments(cls, hook, function, ("self", *given) if has_self else given)
 
 
@@ -76,8 +91,13 @@ def ran(owner: Any, hook: str, result: Any) -> Any:  # noqa: ANN401 (a class, wh
     return result
 
 
-def refuse_unrun(name: str, function: Any, result: object) -> None:  # noqa: ANN401 (any callable)
-    """Refuse a result that is the unstarted generator of a decorated function."""
-    code = getattr(result, "gi_code", None) or getattr(result, "ag_code", None)
-    if code is not None and code is getattr(inspect.unwrap(function), "__code__", None):
-        refuse_generator(name, inspect.unwrap(function))
+def refuse_unrun(name: str, function: Any, result: Any) -> None:  # noqa: ANN401 (any callable)
+    """Refuse a result that is the unstarted generator of a decorated function.
+
+    If the decorator does not tell which function that is, it is the one with the hook's name.
+    """
+    made = getattr(result, "gen", result)
+    code = getattr(made, "gi_code", None) or getattr(made, "ag_code", None)
+    inside = getattr(inspect.unwrap(function), "__code__", None)
+    if code is not None and (code is inside or code.co_name == name.rpartition(".")[2]):
+        raise _is_a_generator(name)

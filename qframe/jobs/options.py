@@ -15,6 +15,7 @@ from qframe.exceptions import InvalidJob, JobDefinitionError
 from qframe.jobs import groups
 from qframe.jobs.chunk import Chunk
 from qframe.jobs.exponential import Exponential
+from qframe.jobs.hooks import is_generator
 from qframe.jobs.typed import MYPY
 from qframe.jobs.uniqueness import DEFAULT_FOR, OnceRule, UniqueRule
 from qframe.payload import timing
@@ -141,7 +142,12 @@ class Options:
 
     def _retry_until(self) -> timing.When | None:
         until = self.retry_until
-        return until() if callable(until) else until
+        if not callable(until):
+            return until
+        given: timing.When | None = until()
+        if given is not None:
+            seconds(given, lambda it: timing.moment(it, f"{type(self).__name__}.retry_until"))
+        return given
 
     def relative_deadlines(self) -> dict[str, float]:
         """Return the deadlines that count from the dispatch, in seconds, by payload key.
@@ -216,7 +222,14 @@ def _texts(value: object) -> bool:
     return isinstance(value, list | tuple | set | frozenset) and all(_text(each) for each in value)
 
 
+MIDDLEWARE_YIELDS = (
+    "a middleware has `yield` in it, so calling it would run nothing: it returns call_next(job)"
+)
+
+
 def _middleware(value: object) -> bool:
+    if isinstance(value, list | tuple) and any(map(is_generator, value)):
+        raise ValueError(MIDDLEWARE_YIELDS)
     return isinstance(value, list | tuple) and all(
         callable(each) and not isinstance(each, type) for each in value
     )
@@ -297,6 +310,11 @@ def check_declaration(cls: type, base: type) -> None:
     for name, annotation in annotations.items():
         if name in public and "ClassVar" not in str(annotation):
             raise JobDefinitionError(f"{cls.__name__}.{name}: {_no_field(name)}")
+        if "InitVar[" in str(annotation):
+            raise JobDefinitionError(
+                f"{cls.__name__}.{name}: an InitVar is no field, so a worker would not have its "
+                "value; make it a field"
+            )
     for name, value in vars(cls).items():
         if name.startswith("_"):
             continue

@@ -5,19 +5,17 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections import deque
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, time
-from functools import lru_cache
-from itertools import chain
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from qframe.contracts.identity import JobId
 from qframe.payload.schemas import parts_of
-from qframe.payload.secret import Secret
+from qframe.payload.secret import SECRETS, opened
 from qframe.payload.text import one_line
 
 
@@ -38,51 +36,56 @@ SCALARS = {int, str, bool}
 
 
 def same(sent: object, back: object) -> bool:
-    """Whether both are equal, including types."""
-    if type(sent) is not type(back):
-        is_number = type(sent) is int and isinstance(back, float)
-        return (is_number or type(sent) is JobId) and sent == back
-    if type(sent) in SCALARS:
+    """Whether both are equal, including the types of all their parts."""
+    kind = type(sent)
+    if kind is not type(back):
+        is_number = kind is int and isinstance(back, float)
+        return (is_number or kind is JobId) and sent == back
+    if kind in SCALARS:
         return sent == back
     if isinstance(sent, dict) and isinstance(back, dict):
         return _same_dicts(sent, back)
-    if isinstance(sent, list | tuple) and isinstance(back, list | tuple):
-        return len(sent) == len(back) and all(map(same, sent, back))
-    if isinstance(sent, Secret) and isinstance(back, Secret):
-        return same(sent.reveal(), back.reveal())
+    if isinstance(sent, list | tuple | deque) and isinstance(back, list | tuple | deque):
+        is_as_long = len(sent) == len(back) and _most(sent) == _most(back)
+        return is_as_long and all(map(same, sent, back))
+    return _same_others(sent, back)
+
+
+def _same_others(sent: object, back: object) -> bool:
+    if isinstance(sent, AbstractSet) and isinstance(back, AbstractSet):
+        there = {_at_once(each): each for each in back}
+        return len(sent) == len(back) and all(same(x, there.get(_at_once(x))) for x in sent)
+    if isinstance(sent, datetime | time) and isinstance(back, datetime | time):
+        return _at_once(sent) == _at_once(back) and _folds(sent) == _folds(back)
+    if isinstance(sent, BaseModel) and isinstance(back, BaseModel):
+        return _same_models(sent, back)
+    if dataclasses.is_dataclass(sent):
+        names = [each.name for each in dataclasses.fields(sent) if each.compare or each.init]
+        return all(same(getattr(sent, each), getattr(back, each)) for each in names)
+    if isinstance(sent, SECRETS):
+        return same(opened(sent), opened(back))
     finite = not isinstance(sent, float) or math.isfinite(sent)
-    return finite and (
-        not _holds_times(type(sent)) or _folds(sent) == _folds(back)  # type: ignore[arg-type] # a type has a hash
-        if sent == back
-        else type(sent).__eq__ is object.__eq__ or _same_within(sent, back)
-    )
+    return finite and (sent == back or type(sent).__eq__ is object.__eq__)
 
 
 def _same_dicts(sent: dict[Any, Any], back: dict[Any, Any]) -> bool:
-    if sent.keys() == back.keys():
-        if not {*map(type, sent)} <= SCALARS and _folds([*sent]) != _folds([*back]):
-            return False
+    if {*map(type, sent)} <= SCALARS and sent.keys() == back.keys():
         return all(same(value, back[key]) for key, value in sent.items())
     return same([*sent.items()], [*back.items()])  # a key may be a time
 
 
-def _same_within(sent: object, back: object) -> bool:
-    """Whether two unequal values of one type differ only in the zones of times."""
-    if isinstance(sent, datetime):
-        return _at_once(sent) == _at_once(back)
-    if isinstance(sent, AbstractSet) and isinstance(back, AbstractSet):
-        return set(map(_at_once, sent)) == set(map(_at_once, back))
-    if isinstance(sent, BaseModel) and isinstance(back, BaseModel):
-        return (
-            type(sent).__eq__ is BaseModel.__eq__
-            and sent.__pydantic_private__ == back.__pydantic_private__
-            and same(sent.__pydantic_extra__, back.__pydantic_extra__)
-            and same(sent.__dict__, back.__dict__)
-        )
-    if dataclasses.is_dataclass(sent):
-        names = [each.name for each in dataclasses.fields(sent) if each.compare]
-        return all(same(getattr(sent, each), getattr(back, each)) for each in names)
-    return False
+def _same_models(sent: BaseModel, back: BaseModel) -> bool:
+    ours, theirs = sent.__dict__, back.__dict__
+    is_compared = type(sent).__eq__ in {BaseModel.__eq__, RootModel.__eq__}
+    return (
+        all(same(ours.get(each), theirs.get(each)) for each in type(sent).model_fields)
+        and same(sent.__pydantic_extra__, back.__pydantic_extra__)
+        and (not is_compared or sent.__pydantic_private__ == back.__pydantic_private__)
+    )
+
+
+def _most(value: object) -> int | None:
+    return value.maxlen if isinstance(value, deque) else None
 
 
 def _at_once(value: object) -> object:
@@ -95,50 +98,27 @@ def _at_once(value: object) -> object:
     return value
 
 
-_MAY_BE_TIMES = {"datetime", "time", "any", "definition-ref"}
+def _folds(value: datetime | time) -> tuple[int, str] | None:
+    """Return what `==` ignores of a time without an offset: fold and zone."""
+    return None if value.utcoffset() is not None else (value.fold, str(value.tzinfo))
 
 
-@lru_cache(maxsize=1024)
-def _holds_times(kind: type) -> bool:
-    """Whether equal values of a type may hold different times."""
-    schema = getattr(kind, "__pydantic_core_schema__", None)
-    if isinstance(schema, dict):  # an unbuilt schema is another object
-        return any(each.get("type") in _MAY_BE_TIMES for each in parts_of(schema))
-    return issubclass(kind, BaseModel | datetime | time | AbstractSet) or dataclasses.is_dataclass(
-        kind
-    )
-
-
-def _folds(value: object) -> list[tuple[str, int, str]]:
-    """Return what `==` ignores of times without an offset: fold and zone."""
-    if isinstance(value, datetime | time):
-        is_bare = not value.fold and value.tzinfo is None
-        if is_bare or value.utcoffset() is not None:
-            return []
-        return [(value.isoformat(), value.fold, str(value.tzinfo))]
-    found = [*chain.from_iterable(map(_folds, _within(value)))]
-    return sorted(found) if isinstance(value, AbstractSet) else found
-
-
-def _within(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return [*value, *value.values()]
-    if isinstance(value, BaseModel):
-        return [value.__dict__, value.__pydantic_extra__]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, each.name) for each in dataclasses.fields(value)]
-    return value if isinstance(value, list | tuple | AbstractSet) else ()
+_AS_IN_JSON = {"str", "int", "bool"}
 
 
 def is_strict(schema: object) -> bool:
-    """Whether any part of this pydantic core schema is strict."""
-    parts = parts_of(schema, without=["strict_schema"])
-    return any(each.get("strict") is True or _config(each).get("strict") is True for each in parts)
+    """Whether any part of this pydantic core schema takes from JSON what it does not from Python.
+
+    That is what is strict, besides the types that JSON has itself.
+    """
+    return any(map(_is_strict, parts_of(schema, without=["strict_schema"])))
 
 
-def _config(part: dict[str, Any]) -> dict[str, Any]:
+def _is_strict(part: dict[str, Any]) -> bool:
     config = part.get("config")
-    return config if isinstance(config, dict) else {}
+    if isinstance(config, dict) and config.get("strict") is True:
+        return True
+    return part.get("strict") is True and part.get("type") not in _AS_IN_JSON
 
 
 def first_fault(error: Exception) -> str:

@@ -1,7 +1,8 @@
-"""Keeps which fields of models in a job were not set, which JSON does not carry.
+"""Keeps which fields of models in a job were set, which JSON does not carry.
 
 `model_dump(exclude_unset=True)` in a job must return what it would have where the job was made. So
-data also has, for each model with unset fields, the path to it and their names.
+data also has, for each model that would arrive with others set, the path to it and the names of
+those that were not.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import contextlib
 import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
+from qframe.jobs.roundtrip import plain
 from qframe.payload.schemas import parts_of
-from qframe.payload.secret import Secret
+from qframe.payload.secret import SECRETS, opened
 
 KEY = "~unset"
 """A key of data that cannot be a field: it is not a name in Python."""
@@ -29,9 +33,14 @@ def holds_models(schema: object) -> bool:
     return any(part.get("type") == "model" for part in parts_of(schema))
 
 
-def found_in(job: object) -> list[list[Any]]:
-    """Return the argument of `put_back` for a job."""
-    return [[list(way), names] for way, names in _found(job, ())]
+def found_in(job: object, back: object) -> list[list[Any]]:
+    """Return the argument of `put_back` for a job that arrives as `back` without it."""
+    sent, arrived = dict(_found(job, ())), dict(_found(back, ()))
+    return [
+        [list(way), sent.get(way, [])]
+        for way in {**sent, **arrived}
+        if sent.get(way) != arrived.get(way)
+    ]
 
 
 def _found(value: object, way: _Way) -> Iterator[tuple[_Way, list[str]]]:
@@ -52,33 +61,37 @@ def _parts(value: object) -> Iterator[tuple[str | int | None, object]]:
         yield from enumerate(value.values())
     elif isinstance(value, list | tuple | deque):
         yield from enumerate(value)
-    elif isinstance(value, Secret):
-        yield None, value.reveal()
+    elif isinstance(value, AbstractSet) and not all(map(plain, value)):
+        yield from enumerate(sorted(value, key=_written))
+    elif isinstance(value, SECRETS):
+        yield None, opened(value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield field.name, getattr(value, field.name, None)
 
 
+def _written(value: object) -> bytes:
+    """Return a text by which the parts of a set have the same order wherever they are."""
+    return to_json(value, serialize_unknown=True)
+
+
 def put_back(job: object, listed: object) -> None:
-    """Mark fields of the models in a job as unset; ignores invalid entries."""
+    """Mark fields of the models in a job as set or unset; ignores invalid entries."""
     for each in listed if isinstance(listed, list) else ():
         with contextlib.suppress(TypeError, ValueError, LookupError):
             way, names = each
             value = job
             for step in way:
                 value = _part(value, step)
-            value = _plain(value)
+            value = opened(value)
             if isinstance(value, BaseModel):
-                unset = type(value).model_fields.keys() & set(names)
-                value.model_fields_set.difference_update(unset)
+                names = set(names)
+                value.model_fields_set.update(type(value).model_fields.keys() - names)
+                value.model_fields_set.difference_update(names)
 
 
 def _part(value: object, step: object) -> object:
-    for there, part in _parts(_plain(value)):
+    for there, part in _parts(opened(value)):
         if there == step:
             return part
     raise LookupError(step)
-
-
-def _plain(value: object) -> object:
-    return value.reveal() if isinstance(value, Secret) else value

@@ -37,8 +37,9 @@ def fields_with(schema: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str,
     """Iterate over the fields of a dataclass, by its core schema, each with all its parts."""
     known = {each["ref"]: each for each in parts_of(schema) if "ref" in each}
     while schema["type"] != "dataclass-args":
-        schema = (
-            known[schema["schema_ref"]] if schema["type"] == "definition-ref" else schema["schema"]
-        )
+        if schema["type"] == "definition-ref":
+            schema = known[schema["schema_ref"]]
+        else:
+            schema = schema.get("python_schema") or schema["schema"]
     for field in schema["fields"]:
         yield field["name"], parts_of(field, known)

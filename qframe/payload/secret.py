@@ -140,6 +140,14 @@ def revealed(value: Any, written: Any) -> Any:  # noqa: ANN401 (any value)
 
 
 _PYDANTICS = (SecretStr, SecretBytes, OtherSecret)
+SECRETS = (Secret, *_PYDANTICS)
+
+
+def opened(value: Any) -> Any:  # noqa: ANN401 (any value)
+    """Return what is in a secret, ours or pydantic's; any other value as it is."""
+    if isinstance(value, Secret):
+        return value.reveal()
+    return value.get_secret_value() if isinstance(value, _PYDANTICS) else value
 
 
 def redacted(payload: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -222,6 +222,36 @@ def test_it_is_skipped_even_where_one_swallows_all_errors() -> None:
     assert notes == [*HOOKS, "swallowed"]
 
 
+def yielding(job: Queueable, call_next: Next) -> Iterator[None]:
+    yield
+    call_next(job)
+
+
+async def yielding_on_loop(job: Queueable, call_next: Next) -> AsyncIterator[None]:
+    yield
+    call_next(job)
+
+
+class Yields:
+    def __call__(self, job: Queueable, call_next: Next) -> Iterator[None]:
+        yield
+        call_next(job)
+
+
+@pytest.mark.parametrize("middleware", [yielding, yielding_on_loop, Yields()])
+def test_one_that_is_a_generator_is_refused_when_the_class_is_made(middleware: Any) -> None:
+    body = {"handle": lambda _: None, "middleware": [middleware], "__module__": __name__}
+    with pytest.raises(JobDefinitionError, match=r"^Yielding\.middleware: .*has `yield` in it"):
+        type("Yielding", (Queueable,), body)
+
+
+@pytest.mark.parametrize("generator", [yielding, yielding_on_loop])
+def test_one_that_hides_that_it_is_a_generator_fails_the_job(generator: Any) -> None:
+    hidden = functools.wraps(generator)(lambda *given: generator(*given))  # noqa: PLW0108 (as above)
+    with pytest.raises(JobDefinitionError, match=r"^yielding.*: .*has `yield` in it"):
+        execution.perform(with_middleware(Plain, Around("a"), hidden))
+
+
 # -- async --------------------------------------------------------------------------------------
 
 
@@ -339,6 +369,7 @@ outer = Around("outer")
         (f"{__name__}:Missing", "cannot be loaded"),
         (f"{__name__}", "cannot be loaded"),
         (f"{__name__}:notes", "cannot be called with a job and call_next"),
+        (f"{__name__}:yielding", "has `yield` in it"),
         (f"{__name__}:Needs", "cannot be made without arguments; name an instance"),
     ],
 )
