@@ -27,6 +27,8 @@ class Origin(NamedTuple):
     """The folder where the search upward began; None without a search."""
     variables: tuple[str, ...] = ()
     """The environment variables that are settings."""
+    could_be: str = ""
+    """What the process's framework could have as settings."""
 
     @property
     def is_nothing(self) -> bool:
@@ -37,7 +39,8 @@ class Origin(NamedTuple):
         """Describe in a line what was read, and what follows if it was nothing."""
         read = str(self.file or self.framework)
         if self.is_nothing:
-            read = f"none: neither {FILE} nor [tool.qframe] in {self.looked_in} or above"
+            lacked = f"no {self.could_be}, and " if self.could_be else ""
+            read = f"none: {lacked}neither {FILE} nor [tool.qframe] in {self.looked_in} or above"
         shown = ", ".join(self.variables[:_SHOWN])
         more = len(self.variables) - _SHOWN
         variables = f"{shown} and {more} more" if more > 0 else shown

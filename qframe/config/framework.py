@@ -18,6 +18,8 @@ class Framework:
 
     They replace a file that is searched for, not one that is named.
     """
+    setting: str = ""
+    """The name of what may have a framework's settings, for messages."""
     command_line: str = "qframe"
     """The command line with these settings, for messages."""
 

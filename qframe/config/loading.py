@@ -62,7 +62,8 @@ def load(
         file_values.reset(token)
     found = None if path is None else path.absolute()
     looked_in = None if over and found is None and not given else folder
-    settings.origin = Origin(found, given[0] if given else "", looked_in, _variables())
+    named = given[0] if given else ""
+    settings.origin = Origin(found, named, looked_in, _variables(), framework.setting)
     return settings
 
 

@@ -31,6 +31,7 @@ _KINDS: Final = {
 def join() -> None:
     """Makes this process read its settings here, and name the command line that does so, too."""
     config.framework.source = source
+    config.framework.setting = NAME
     config.framework.command_line = "manage.py qframe"
 
 

@@ -85,6 +85,7 @@ def _be_of_process(app: Flask) -> None:
     global _last  # noqa: PLW0603 (one per process)
     _last = app
     config.framework.source = lambda: settings.of(app)
+    config.framework.setting = settings.NAME
     config.framework.command_line = "flask qframe"
     hooks = context.hooks_of(app)
     of_process.around, of_process.around_on_loop = hooks.around, hooks.around_on_loop

@@ -217,6 +217,19 @@ def test_a_project_that_has_joined_gets_no_note(
     assert not [line for line in said.lines if line.startswith("note")]
 
 
+def test_a_project_that_has_joined_and_has_no_settings_is_told_where_they_could_be(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop.root / "qframe.toml").unlink(missing_ok=True)
+    monkeypatch.setattr(config.framework, "source", lambda: None)
+    monkeypatch.setattr(config.framework, "setting", "settings.QFRAME")
+    line, *_ = [line for line in shop.run("check").lines if line.startswith("config")]
+    assert line == (
+        "config   none: no settings.QFRAME, and neither qframe.toml nor [tool.qframe] in "
+        f"{shop.root} or above"
+    )
+
+
 def test_check_names_the_file_that_is_read_and_those_that_are_not(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "_root", None)
     monkeypatch.setattr(manager, "_default", None)
     monkeypatch.setattr(config.framework, "source", None)
+    monkeypatch.setattr(config.framework, "setting", "")
     monkeypatch.setattr(config.framework, "command_line", "qframe")
     monkeypatch.setattr(manager, "find", None)
     monkeypatch.setattr(extension, "_last", None)
