@@ -223,6 +223,12 @@ def test_a_schedule_at_a_moment_that_a_zone_cannot_show_is_refused() -> None:
         schedule(Noop()).at(FURTHEST)
 
 
+def test_a_day_of_the_week_is_no_long_number() -> None:
+    for text in ("days", "weekly_on"):
+        with pytest.raises(ConfigurationError, match="is no day of the week"):
+            read(f"{text} {'9' * 5000}")
+
+
 def test_a_database_number_of_redis_is_a_number() -> None:
     for url in (f"redis://127.0.0.1/{'9' * 5000}", f"redis://127.0.0.1/0?db={'9' * 30}"):
         settings = Settings(connections={"redis": {"url": url}})

@@ -253,7 +253,7 @@ def second_of_day(text: str) -> int:
 
 def day_of_week(given: int | str) -> int:
     """Parse a day of the week: 0 or 7 is Sunday, or its name. Raises `ConfigurationError`."""
-    if isinstance(given, str) and given.isdecimal():
+    if isinstance(given, str) and re.fullmatch("0*[0-7]", given):
         given = int(given)
     if isinstance(given, int) and 0 <= given <= 7:  # noqa: PLR2004 (days)
         return given % 7
