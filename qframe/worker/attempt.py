@@ -30,6 +30,7 @@ from qframe.exceptions import (
 from qframe.features.base import End
 from qframe.features.completion import PATIENCE
 from qframe.features.reserved import ReservedJob
+from qframe.jobs import completing
 from qframe.jobs.definition import JobDefinition
 from qframe.jobs.tracing import active
 from qframe.payload import envelope
@@ -258,6 +259,8 @@ class Attempt:
     def _over(self) -> None:
         shared, job = self.shared, self.job
         shared.running.pop(job, None)
+        if self.name not in completing.waits and self.outcome is JobOutcome.DONE:
+            completing.succeeded(self.name, self.job_class)
         if shared.cancellation.looked:
             shared.cancellation.ended(job)
         if self.scoreboard is not None:

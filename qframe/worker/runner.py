@@ -304,7 +304,7 @@ class Runner(Shared):
     def sees_start(self, attempt: Attempt) -> bool:
         """Whether the start must be confirmed before the handler is called; notes that."""
         found = (
-            completing.may_complete(attempt.name, attempt.job_class)
+            completing.waits.get(attempt.name, True)
             and Capability.WITHIN in self.connection.capabilities
         )
         attempt.job.start_confirmed = found

@@ -66,6 +66,11 @@ class DatabaseProject(ServerProject):
 
     driver = "database"
 
+    @property
+    def url(self) -> str:
+        """The database's address."""
+        return str(self._connection["url"])
+
 
 class BeanstalkdProject(ServerProject):
     """A project on a beanstalkd; its facts and failed jobs are in the database of its folder."""

@@ -48,6 +48,7 @@ worker/test_redis_faults.py::*
 worker/test_beanstalkd_faults.py::*
 worker/test_bounds_faults.py::*
 worker/test_usage.py::test_a_file_that_may_not_grow
+worker/test_completing.py::test_no_handler_runs_twice_because_its_start_came_late
 worker/test_timeouts.py::test_an_alarm_during_a_driver_call_leaves_the_connection_whole
 worker/test_globs.py::test_a_backend_that_cannot_list_its_queues_wants_names
 worker/test_globs.py::test_a_worker_with_no_queue_wakes_for_a_signal

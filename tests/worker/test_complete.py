@@ -340,9 +340,10 @@ def test_the_start_is_there_before_a_handler_that_completes_begins(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_job_that_completes_elsewhere_is_given_back_once_and_uncounted(
+def test_a_job_whose_call_is_not_found_is_given_back_once_and_uncounted(
     connection: Connection, late_start: Engine, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    completing.succeeded(Snapshot.own_name(), Snapshot)  # one was done without
     # On a machine that stood still between the two, the worker would wait for the start's answer.
     reserved_at = connection.backend.clock()
     monkeypatch.setattr(connection.backend, "clock", lambda: reserved_at)
@@ -363,15 +364,22 @@ def _level(level: str) -> str:
     return "SERIALIZABLE" if shop().kind == "sqlite" else level
 
 
-def test_who_names_no_completion_is_not_waited_for() -> None:
-    completing.waits.clear()
-    assert not completing.may_complete("plain", Fetched)
-    assert not completing.may_complete("elsewhere", Snapshot)
-    assert completing.may_complete("here", SnapshotHere)
-    assert completing.may_complete("inherited", Once)
-    assert completing.may_complete("by a function", ByFunction)
-    assert completing.may_complete("unknown", None)
-    assert "unknown" not in completing.waits
+def test_who_names_no_completion_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completing, "waits", {})
+    for name, kind in {
+        "plain": Fetched,
+        "elsewhere": Snapshot,
+        "here": SnapshotHere,
+        "inherited": Once,
+        "by a function": ByFunction,
+        "unknown": None,
+    }.items():
+        completing.succeeded(name, kind)
+    waited_for = {"here": True, "inherited": True, "by a function": True}
+    assert completing.waits == {"plain": False, "elsewhere": False, **waited_for}
+    completing.learn("plain")
+    completing.succeeded("plain", Fetched)
+    assert completing.waits["plain"]
 
 
 class Fetched(Queueable):
