@@ -424,8 +424,8 @@ _default: QueueManager | None = None
 _of_worker: ContextVar[QueueManager | None] = ContextVar("qframe_manager", default=None)
 """The manager of the worker whose job this context runs: a process may have several workers."""
 _making = forks.lock()
-_TOO_LATE = (
-    "not dispatched: the interpreter is ending, and imports nothing any more that a first dispatch "
+TOO_LATE = (
+    "not dispatched: the interpreter is ending, and imports nothing any more that this dispatch "
     "needs. Dispatch earlier, for example in a function of `atexit`"
 )
 
@@ -454,7 +454,7 @@ def connection_of(job: Dispatchable) -> Connection:
         return found or queues.connection(job.connection)
     except ImportError:
         if sys.is_finalizing():
-            raise BackendUnusable(_TOO_LATE) from None
+            raise BackendUnusable(TOO_LATE) from None
         raise
 
 

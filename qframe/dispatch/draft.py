@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import sys
 import threading
 import time
 from enum import Enum, auto
@@ -25,7 +26,7 @@ from qframe.dispatch.sender import send, send_from_thread
 from qframe.dispatch.sync import SyncConnection
 from qframe.dispatch.within import joined
 from qframe.drivers import guard, process
-from qframe.exceptions import BackendUnavailable, Interruption, InvalidJob
+from qframe.exceptions import BackendUnavailable, BackendUnusable, Interruption, InvalidJob
 from qframe.features.base import Plan
 from qframe.hooks import OpenTransaction
 from qframe.jobs import execution
@@ -286,7 +287,12 @@ class Draft:
         if self.pid != process.own.pid:
             raise InvalidJob("the dispatch belongs to the process that made it, not to a fork")
         delay = seconds_until(self.delay) if self.delay else 0.0
-        self.id = connection.push_envelope(self.job, self.envelope, self.queue, delay)
+        try:
+            self.id = connection.push_envelope(self.job, self.envelope, self.queue, delay)
+        except ImportError:
+            if sys.is_finalizing():
+                raise BackendUnusable(manager.TOO_LATE) from None
+            raise
         return self.id
 
 
@@ -419,6 +425,8 @@ def _push_patiently(draft: Draft) -> None:
     for attempt in range(draft.connection.settings.push_retries + 1):
         try:
             draft.send()
+        except BackendUnusable:
+            raise
         except BackendUnavailable:
             if attempt == draft.connection.settings.push_retries:
                 raise

@@ -17,6 +17,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
+def prepare_names() -> None:
+    """Import what turns the name of a host into an address, for the end of the interpreter.
+
+    A dispatch that comes then can connect, but import nothing.
+    """
+    "".encode("idna")
+
+
 class _ThreadSockets(threading.local):
     """Settings for the connections that one thread opens."""
 

@@ -44,6 +44,7 @@ drivers/rabbitmq/test_lost.py::test_heartbeats_are_sent_beside_a_running_job
 drivers/rabbitmq/test_lost.py::test_the_server_is_killed_and_started_again
 drivers/rabbitmq/test_messages.py::test_a_message_that_is_too_large_is_refused
 drivers/redis/test_bad_members.py::test_a_member_of_64_megabytes_is_failed_with_its_bytes
+drivers/test_ending.py::*
 worker/test_redis_faults.py::*
 worker/test_beanstalkd_faults.py::*
 worker/test_bounds_faults.py::*

@@ -33,6 +33,7 @@ from qframe.drivers.beanstalkd.push import push
 from qframe.drivers.beanstalkd.settings import BeanstalkdSettings
 from qframe.drivers.beanstalkd.wait import Waits
 from qframe.drivers.guard import guarded
+from qframe.drivers.sockets import prepare_names
 from qframe.exceptions import BackendUnavailable
 from qframe.payload.text import is_queue_name
 
@@ -67,6 +68,7 @@ class BeanstalkdBackend(Backend):
         facts: Callable[[], Backend],
         timing: Timing | None = None,
     ) -> None:
+        prepare_names()
         self.settings = settings
         self.timing = timing or Timing()
         self._lease = math.ceil(settings.retry_after)

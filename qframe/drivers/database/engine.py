@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 from qframe.drivers.database import opened
 from qframe.drivers.database.settings import DatabaseSettings
 from qframe.drivers.database.urls import check_options, parsed
-from qframe.drivers.sockets import notice_gone
+from qframe.drivers.sockets import notice_gone, prepare_names
 from qframe.exceptions import BackendUnusable, ConfigurationError
 from qframe.jobs import project
 from qframe.payload.text import one_line
@@ -98,6 +98,8 @@ def make_engine(url: URL, settings: DatabaseSettings) -> Engine:
         arguments["prepare_threshold"] = None
         # Any database encoding will do: the server converts.
         arguments["client_encoding"] = "utf8"
+    elif client == "pymysql":
+        prepare_names()
     try:
         engine = create_engine(
             url.set(drivername=f"{kind}+{client}"),

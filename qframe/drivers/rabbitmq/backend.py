@@ -25,6 +25,7 @@ from qframe.drivers.rabbitmq.delivery import Delivery
 from qframe.drivers.rabbitmq.proof import Proof
 from qframe.drivers.rabbitmq.publisher import Publishers
 from qframe.drivers.rabbitmq.settings import RabbitmqSettings
+from qframe.drivers.sockets import prepare_names
 from qframe.exceptions import BackendUnavailable, InvalidQueueName
 from qframe.payload.text import is_queue_name
 
@@ -69,6 +70,7 @@ class RabbitmqBackend(BrokerBackend):
         timing: Timing | None = None,
     ) -> None:
         super().__init__(name, settings, facts, timing)
+        prepare_names()
         self.settings = settings
         self._publishers = Publishers(settings)
         self._consumers = Consumers(settings)

@@ -21,7 +21,7 @@ from qframe.contracts.step import Reservation, Result, Step
 from qframe.drivers import lookup
 from qframe.drivers.guard import guarded
 from qframe.drivers.redis import checks, message
-from qframe.drivers.redis.commands import RedisCommand, call, command
+from qframe.drivers.redis.commands import RedisCommand, call, command, script
 from qframe.drivers.redis.connection import RedisConnection, Reply
 from qframe.drivers.redis.errors import is_wrong_type, meaning
 from qframe.drivers.redis.facts import RedisFacts
@@ -99,6 +99,7 @@ class RedisBackend(RedisFacts, Backend):
         self.pool = RedisPool(settings, self.keys)
         if settings.cluster:
             self.capabilities = type(self).capabilities & ~Capability.JOINT
+        script("apply")  # pushes while the interpreter ends can read no file
         self._remembered: dict[str, float] = {}
         self._foreign: set[str] = set()
         self._looked_around = -_LOOK_AROUND

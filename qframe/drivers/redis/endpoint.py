@@ -16,7 +16,7 @@ from redis.sentinel import Sentinel
 from qframe import forks
 from qframe.drivers.redis.errors import meaning
 from qframe.drivers.redis.settings import RedisSettings
-from qframe.drivers.sockets import limited
+from qframe.drivers.sockets import limited, prepare_names
 from qframe.exceptions import BackendUnavailable, ConfigurationError
 from qframe.payload.text import one_line
 
@@ -25,6 +25,7 @@ class Server:
     """Opens connections to the one server of the URL."""
 
     def __init__(self, settings: RedisSettings) -> None:
+        prepare_names()
         self.settings = settings
         options = parse_url(settings.plain_url())
         self._kind: type[AbstractConnection] = options.pop("connection_class", Connection)
