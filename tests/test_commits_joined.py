@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,14 +169,27 @@ def test_a_savepoint_that_is_rolled_back_outside_of_the_session(
     assert waiting(qframe_database) == users(engine) == [1, 3]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        Session,
+        lambda outer: Session(binds={User: outer}),
+        lambda outer: Session(binds={Base: outer}),
+    ],
+    ids=["bind", "binds-of-a-class", "binds-of-a-base"],
+)
 def test_before_the_sessions_own_transaction_has_begun(
-    qframe_database: QueueManager, outer: Connection
+    qframe_database: QueueManager, outer: Connection, made: Callable[[Connection], Session]
 ) -> None:
     with outer.begin():
-        welcome(Session(outer))
+        welcome(made(outer))
         assert waiting(qframe_database) == []
     assert waiting(qframe_database) == [1]
-    welcome(Session(outer))
+    with outer.begin() as transaction:
+        welcome(made(outer))
+        transaction.rollback()
+    assert waiting(qframe_database) == []
+    welcome(made(outer))
     assert waiting(qframe_database) == [1], "nothing is open"
 
 

@@ -41,8 +41,10 @@ def joined_by(session: Any) -> list[Any]:  # noqa: ANN401 (SQLAlchemy's session)
     # SQLAlchemy has no public way to ask a session that has committed.
     held = getattr(transaction, "_connections", {}).values()
     found = dict.fromkeys(each[0] for each in held)
-    if isinstance(session.bind, Connection):
-        found[session.bind] = None
+    binds = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})  # 2.1, 2.0
+    for each in (session.bind, *binds.values()):
+        if isinstance(each, Connection):
+            found[each] = None
     return [each for each in found if not each.closed and each.in_transaction()]
 
 

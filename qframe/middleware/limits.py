@@ -74,6 +74,8 @@ class Limit:
             )
         object.__setattr__(self, "max", max)
         object.__setattr__(self, "per", seconds(per, "the time of a limit", _SHORTEST))
+        if by is not None and not callable(by):
+            _as_text(by)
         object.__setattr__(self, "by", by)
 
     @classmethod

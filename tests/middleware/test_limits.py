@@ -113,6 +113,8 @@ def test_by_is_a_value_or_a_function_of_the_job() -> None:
     assert value_of("ada@example.org", job) == "ada@example.org"
     assert len(value_of("ada@example.org", Sealed())) == 32
     with pytest.raises(JobDefinitionError, match="by must be, or give, a text"):
+        Limit(1, 1, by=b"a")  # type: ignore[arg-type] # is the point
+    with pytest.raises(JobDefinitionError, match="by must be, or give, a text"):
         value_of(lambda _: 1.5, job)  # type: ignore[arg-type, return-value] # the point
 
 
