@@ -72,16 +72,9 @@ def holds(file: str | Path | None) -> bool:
     if file is None:
         return False
     try:
-        return owns(Path(file).resolve(), root().resolve())
+        parts = Path(file).resolve().relative_to(root().resolve()).parts
     except (ValueError, OSError):
         return False
-
-
-def owns(file: Path, root: Path) -> bool:
-    """`holds`, for paths without links."""
-    if not file.is_relative_to(root):
-        return False
-    parts = file.relative_to(root).parts
     return not any(part.startswith(".") or part in _LIBRARIES for part in parts)
 
 
