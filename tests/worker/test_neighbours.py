@@ -101,3 +101,24 @@ def test_a_job_in_a_thread_is_late_by_its_own_time(crowd: Project) -> None:
     wait_for(crowd.failed, "its end", 30)
     assert "JobTimedOut" in crowd.failure().exception
     assert crowd.stop([worker]) == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("project", ["database", "redis"], indirect=True)
+def test_the_end_of_a_process_that_is_kept_costs_a_try_only_who_had_begun(crowd: Project) -> None:
+    crowd.configure('jobs = ["at_once"]', retry_after=30)
+    lost = {crowd.push("at_once.Waits", {"word": "begun", "seconds": 90})}
+    lost.add(crowd.push("at_once.Keeps", {"seconds": 90, "how": "sleeps"}))
+    for _ in range(5):
+        crowd.push("at_once.Waits", {"word": "later", "seconds": 0})
+    options = ["--concurrency", 2, "--timeout", 5, "--grace", 1, "--tries", 1]
+    worker = crowd.work(*options)
+    assert worker.wait(120) == 1
+    assert "Timeout" in worker.err  # of `faulthandler`
+    assert not crowd.notes("end")
+    worker = crowd.work(*options)
+    wait_for(lambda: len(crowd.failed()) == 2 and crowd.empty(), "the end of all", 120)
+    assert crowd.stop([worker]) == [0]
+    assert {each.uuid for each in crowd.failed()} == lost
+    assert [words[1] for words in crowd.notes("start")].count("later") == 5
+    assert [words[1] for words in crowd.notes("end")] == ["later"] * 5
