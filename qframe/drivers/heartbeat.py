@@ -6,6 +6,7 @@ not have threads because it forks calls `beat` itself while it waits.
 
 from __future__ import annotations
 
+import _thread
 import logging
 import math
 import signal
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import BuiltinFunctionType
 
 from qframe import forks
 from qframe.drivers import sockets
@@ -33,6 +35,9 @@ def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
         raise RuntimeError("the interpreter ends")
 
     def run() -> None:
+        if not has_threads():
+            work()
+            return
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         _deaf.add(threading.get_ident())
         try:
@@ -43,6 +48,11 @@ def start_thread(name: str, work: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def has_threads() -> bool:
+    """Whether a thread is one: gevent makes greenlets, which share the main thread's signals."""
+    return isinstance(_thread.start_new_thread, BuiltinFunctionType)
 
 
 def on_deaf_thread() -> bool:

@@ -29,3 +29,4 @@ def test_every_driver_works_under_gevent(
         timeout=50,
     )
     assert "all right" in done.stdout, done.stdout + done.stderr
+    assert "deaf" not in done.stderr

@@ -9,6 +9,7 @@ from gevent import monkey
 monkey.patch_all()
 
 import faulthandler
+import signal
 import threading
 
 import gevent
@@ -41,6 +42,12 @@ def _waits_beside_others() -> bool:
     return len(ticks) > 5
 
 
+def _hears_signals() -> bool:
+    """Whether the process would end at SIGTERM, whatever greenlets of ours have begun."""
+    gevent.sleep(0.1)
+    return not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def main() -> None:
     faulthandler.dump_traceback_later(45, exit=True)
     sending = [
@@ -53,7 +60,9 @@ def main() -> None:
     thread.join()
     dispatch(Mark(word="dropped"))
     bulk([Mark(word="bulk")])
+    assert _hears_signals()
     Worker(manager.default(), WorkerOptions(stop_when_empty=True)).run()
+    assert _hears_signals()
     wanted = {f"greenlet {number}" for number in range(20)} | {"thread", "dropped", "bulk"}
     assert sorted(ran) == sorted(wanted), ran
     assert _waits_beside_others()

@@ -8,8 +8,8 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import BuiltinFunctionType
 
+from qframe.drivers.heartbeat import has_threads
 from qframe.worker.recorder import stacks
 from qframe.worker.recorder.memory import JobRing
 from qframe.worker.recorder.watch import EVERY
@@ -42,10 +42,9 @@ def sample(
                         ring.saw(stack)
             due = max(due + every, time.monotonic() + every / 2)
 
-    start = _thread.start_new_thread
-    if isinstance(start, BuiltinFunctionType):  # else gevent's, which makes no thread
+    if has_threads():
         with suppress(RuntimeError):  # the system allows no more
-            start(work, ())
+            _thread.start_new_thread(work, ())
     return wait.release
 
 
