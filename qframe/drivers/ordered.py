@@ -39,7 +39,8 @@ from qframe.drivers.claims import PushStep, in_one, withdrawing
 from qframe.drivers.parts import in_parts
 from qframe.exceptions import BackendUnavailable, InvalidPayload, InvalidSignature
 from qframe.forks import cached_property
-from qframe.payload.signature import Signer, seal, unseal
+from qframe.payload.envelope import new_uuid
+from qframe.payload.signature import Signer, is_signed, seal, unseal
 
 log = logging.getLogger("qframe")
 
@@ -171,7 +172,7 @@ class OrderedBackend(Backend):
         began = self.clock()
         for step in steps:
             step.begun = True
-        self._push((*(each for step in steps for each in step.pushes), *due))
+        self._push((*(each for step in steps for each in step.pushes), *map(self._as_new, due)))
         after = [step.after() for step in steps]
         if not any(after):
             return [APPLIED] * len(steps)
@@ -281,7 +282,7 @@ class OrderedBackend(Backend):
         if not result.applied:
             return result
         self._record(records)
-        self._push((*pushes, *(() if hands_over else result.due)))
+        self._push((*pushes, *(() if hands_over else map(self._as_new, result.due))))
         self.facts.apply(Step(None, outbox))
         job.unsent = False
         return result if hands_over else APPLIED
@@ -332,6 +333,23 @@ class OrderedBackend(Backend):
             what = "what a step that broke off was to push"
             log.error("%s is refused, and kept as %s: %s", what, _aside(outbox), error)
             events.fire(events.StoredRefused, self.described(), _aside(outbox), what, error)
+
+    def _as_new(self, push: Push) -> Push:
+        """Give a latch's message an id of its own: it may be pushed more than once.
+
+        Two workers that run copies at once would share an outbox, and each send what is in it.
+        """
+        start, key, end = push.raw.rpartition(b'"id":"')
+        _, quote, rest = end.partition(b'"')
+        if not (key and quote) or (is_signed(push.raw) and self._signer is None):
+            return push
+        raw = b"".join((start, key, new_uuid().encode(), quote, rest))
+        if self._signer is not None:
+            try:
+                raw = self._signer.renewed(push.raw, raw, push.queue)
+            except InvalidSignature:
+                return push  # the worker refuses it
+        return replace(push, raw=raw)
 
     def _push(self, pushes: Iterable[Push], *, again: bool = False) -> None:
         """Push messages in one request, those for one queue in one step.

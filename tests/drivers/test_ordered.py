@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,7 @@ from qframe.contracts.step import (
 from qframe.drivers.memory.backend import MemoryBackend
 from qframe.drivers.ordered import OrderedBackend
 from qframe.exceptions import BackendUnavailable
+from qframe.payload.signature import Signer
 from tests.support.breaking import Breaking
 
 LEASE = 60.0
@@ -494,6 +496,37 @@ def test_what_a_latch_hands_over_is_pushed_or_handed_on(world: World) -> None:
     assert world.in_queue("callbacks") == []
     assert world.ordered.apply(Step(None, Arrive("l", 0))) == [APPLIED]
     assert world.in_queue("callbacks") == [b"then"]
+
+
+FOLLOWS = b'{"data":{"id":"mine"},"id":"1","attempts":0,"delay":null}'
+
+
+@pytest.mark.parametrize("signer", [None, Signer(["k" * 32])], ids=["unsigned", "signed"])
+def test_copies_of_what_a_latch_pushes_are_told_apart(world: World, signer: Signer | None) -> None:
+    """Two workers that run them at once would otherwise share an outbox."""
+    world.ordered = OrderedBackend(*world.parts, signer=signer)
+    raw = FOLLOWS if signer is None else signer.signed(FOLLOWS, "callbacks")
+    opened = Open("l", Push("callbacks", raw)), Extend("l", 1), Arrive("l", 0)
+    world.ordered.apply(*(Step(None, each) for each in opened))
+    world.ordered.apply(Step(None, Close("l")), Step(None, Close("l")))
+    copies = world.in_queue("callbacks")
+    assert len(copies) == len(set(copies)) == 2
+    for each in copies:
+        message = json.loads(each)
+        message.pop("signature", None)
+        assert len(message["id"]) == 36
+        assert message | {"id": "1"} == json.loads(FOLLOWS)
+        if signer is not None:
+            signer.check(each, "callbacks")
+
+
+def test_a_latch_whose_message_was_changed_is_not_signed_anew(world: World) -> None:
+    signer = Signer(["k" * 32])
+    world.ordered = OrderedBackend(*world.parts, signer=signer)
+    changed = signer.signed(FOLLOWS, "callbacks").replace(b"mine", b"none")
+    opened = Open("l", Push("callbacks", changed)), Close("l")
+    world.ordered.apply(*(Step(None, each) for each in opened))
+    assert world.in_queue("callbacks") == [changed]
 
 
 def test_results_come_in_order(world: World) -> None:
