@@ -52,13 +52,13 @@ def same(sent: object, back: object) -> bool:
 
 
 def _same_others(sent: object, back: object) -> bool:
+    if isinstance(sent, BaseModel) and isinstance(back, BaseModel):
+        return _same_models(sent, back)
     if isinstance(sent, AbstractSet) and isinstance(back, AbstractSet):
         there = {_at_once(each): each for each in back}
         return len(sent) == len(back) and all(same(x, there.get(_at_once(x))) for x in sent)
     if isinstance(sent, datetime | time) and isinstance(back, datetime | time):
         return _at_once(sent) == _at_once(back) and _folds(sent) == _folds(back)
-    if isinstance(sent, BaseModel) and isinstance(back, BaseModel):
-        return _same_models(sent, back)
     if dataclasses.is_dataclass(sent):
         names = [each.name for each in dataclasses.fields(sent) if each.compare or each.init]
         return all(same(getattr(sent, each), getattr(back, each)) for each in names)
@@ -76,12 +76,18 @@ def _same_dicts(sent: dict[Any, Any], back: dict[Any, Any]) -> bool:
 
 def _same_models(sent: BaseModel, back: BaseModel) -> bool:
     ours, theirs = sent.__dict__, back.__dict__
+    for name in type(sent).__pydantic_fields__:
+        one, other = ours.get(name), theirs.get(name)
+        if type(one) is type(other) and type(one) in SCALARS:  # a call for each takes longer
+            if one != other:
+                return False
+        elif not same(one, other):
+            return False
     is_compared = type(sent).__eq__ in {BaseModel.__eq__, RootModel.__eq__}
-    return (
-        all(same(ours.get(each), theirs.get(each)) for each in type(sent).model_fields)
-        and same(sent.__pydantic_extra__, back.__pydantic_extra__)
-        and (not is_compared or sent.__pydantic_private__ == back.__pydantic_private__)
-    )
+    if is_compared and sent.__pydantic_private__ != back.__pydantic_private__:
+        return False
+    more, others = sent.__pydantic_extra__, back.__pydantic_extra__
+    return more is others or same(more, others)
 
 
 def _most(value: object) -> int | None:

@@ -24,6 +24,7 @@ from qframe.payload.secret import SECRETS, opened
 KEY = "~unset"
 """A key of data that cannot be a field: it is not a name in Python."""
 
+_LEAVES = {int, str, bool, float, type(None)}
 _Way = tuple[str | int, ...]
 """Names of fields, and indexes of lists and of values of dicts."""
 
@@ -45,18 +46,20 @@ def found_in(job: object, back: object) -> list[list[Any]]:
 
 def _found(value: object, way: _Way) -> Iterator[tuple[_Way, list[str]]]:
     if isinstance(value, BaseModel):
-        names = type(value).model_fields.keys() - value.model_fields_set
+        names = type(value).__pydantic_fields__.keys() - value.__pydantic_fields_set__
         if names:
             yield way, sorted(names)
     for step, part in _parts(value):
-        yield from _found(part, way if step is None else (*way, step))
+        if type(part) not in _LEAVES:
+            yield from _found(part, way if step is None else (*way, step))
 
 
 def _parts(value: object) -> Iterator[tuple[str | int | None, object]]:
     """Iterate over the parts of a value, each with the step to it."""
     if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield name, getattr(value, name, None)
+        own = value.__dict__
+        for name in type(value).__pydantic_fields__:
+            yield name, own.get(name)
     elif isinstance(value, Mapping):
         yield from enumerate(value.values())
     elif isinstance(value, list | tuple | deque):
