@@ -120,6 +120,10 @@ class QueueManager:
 
         Raises `ConfigurationError`.
         """
+        given: object = name
+        if given is not None and not isinstance(given, str):
+            shown = one_line(type(given).__name__, 60)
+            raise ConfigurationError(f"the name of a connection is text, not {shown}")
         name = name or self.settings.default
         found = self._connections.get(name)
         if found is None:

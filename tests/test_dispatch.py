@@ -33,6 +33,7 @@ from qframe import (
     abulk,
     batch,
     bulk,
+    chain,
     dispatch,
     dispatch_if,
     dispatch_sync,
@@ -212,6 +213,14 @@ def test_a_wrong_queue_name_is_refused_and_nothing_is_pushed(queue: Connection, 
         dispatch(Job()).on_queue(name)
     assert str(raised.value).isprintable()
     gc.collect()
+    assert queue.queues() == []
+
+
+@pytest.mark.parametrize("name", [3, b"sync", ["sync"]])
+def test_the_name_of_a_connection_is_text(queue: Connection, name: Any) -> None:
+    for use in (dispatch(Job()), chain([Job()]), batch([Job()])):
+        with pytest.raises(ConfigurationError, match="the name of a connection is text, not "):
+            use.on_connection(name)
     assert queue.queues() == []
 
 
