@@ -40,7 +40,8 @@ def test_hold_holds_unhold(shop: Shop) -> None:
     [
         (["class:a"], "Missing option '--for'."),
         (["class:a", "--for", "soon"], "--for takes a time like 90s, 5m, 2h, 3d or 1w, not 'soon'"),
-        (["class:a", "--for", "1" * 400], "a hold lasts at most 14 days, and some time"),
+        (["class:a", "--for", "15d"], "a hold lasts at most 14 days, and some time"),
+        (["class:a", "--for", "1" * 400], "--for takes at most 100 years"),
         (["state:ready", "--for", "2h"], "there is no filter state: of jobs to hold"),
         (["class:", "--for", "2h"], "the filter 'class:' cannot be read at 'class:'"),
         (["!", "--for", "2h"], "the filter '!' cannot be read at '!'"),
