@@ -475,10 +475,11 @@ def test_numbers_have_digits_enough(value: float, shown: str) -> None:
     ("seconds", "shown"),
     [
         (0.000199, "0.199 ms"), (0.0338, "33.8 ms"), (0.5, "500 ms"), (1.046, "1.05 s"),
-        (10.46, "10.5 s"), (75, "1 min 15 s"), (93784, "1 d 2 h"),
+        (10.46, "10.5 s"), (75, "1 min 15 s"), (3659, "1 h 1 min"), (7190, "2 h"),
+        (93784, "26 h 3 min"), (604800, "168 h"),
     ],
 )  # fmt: skip
-def test_times_have_three_digits_or_two_units(seconds: float, shown: str) -> None:
+def test_times_are_shown_as_exactly_as_they_are_known(seconds: float, shown: str) -> None:
     assert values.took(seconds) == shown
 
 
