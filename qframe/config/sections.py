@@ -60,16 +60,15 @@ class QueueSettings(Section):
 
 
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)/([smhd])")
-_SLOWEST, _FASTEST = "0.001/d", "1000000/s"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def checked_rate(text: str) -> str:
+def checked_rate(text: str, slowest: str = "0.001/d", fastest: str = "1000000/s") -> str:
     """Return a rate like `500/m` as it is. Raises `ValueError`."""
     if _RATE.fullmatch(text) is None or not per_second(text):
         raise ValueError("takes a number for each second, minute, hour or day, like 10/s or 500/m")
-    if not per_second(_SLOWEST) <= per_second(text) <= per_second(_FASTEST):
-        raise ValueError(f"takes {_SLOWEST} to {_FASTEST}")
+    if not per_second(slowest) <= per_second(text) <= per_second(fastest):
+        raise ValueError(f"takes {slowest} to {fastest}")
     return text
 
 

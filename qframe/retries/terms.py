@@ -13,8 +13,7 @@ from qframe.payload.text import one_line
 FIRST, THEN, STOP_IF = 5, "10/s", "failed > 20%"
 NEVER = "never"
 MOST_FIRST = 1000
-_MOST_PER_SECOND = 1000.0
-_LEAST_PER_SECOND = 1 / 86400
+_SLOWEST, _FASTEST = "1/d", "1000/s"
 _MOST_FAILED = 10**9
 _RULE = re.compile(r"failed\s*(>=?)\s*(\d{1,10}(?:\.\d{1,6})?)\s*(%?)")
 _OPEN_SECONDS = 30.0
@@ -54,13 +53,9 @@ class RetryTerms:
         if not 0 <= first <= MOST_FIRST:
             raise ConfigurationError(f"first: takes 0 to {MOST_FIRST:,} jobs, not {first}")
         try:
-            checked_rate(then)
+            checked_rate(then, _SLOWEST, _FASTEST)
         except ValueError as error:
             raise ConfigurationError(f"then: {one_line(then, 60)!r}: {error}") from None
-        if not _LEAST_PER_SECOND <= per_second(then) <= _MOST_PER_SECOND:
-            raise ConfigurationError(
-                f"then: takes 1/d to {_MOST_PER_SECOND:g}/s, not {one_line(then, 60)}"
-            )
         return cls(first, then, stop_if, _rule(stop_if))
 
     @classmethod
