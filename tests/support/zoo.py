@@ -223,7 +223,7 @@ class BadBackoff(Queueable):
 
 class FailsOnTimeout(Queueable):
     tries = 5
-    timeout = 0.3
+    timeout = 1.5
     fail_on_timeout = True
 
     def handle(self) -> None:
