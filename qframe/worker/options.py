@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -143,7 +144,11 @@ def check_concurrency(number: object) -> None:
 
 
 def _not_negative(option: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value < math.inf  # `isfinite` refuses an int that is no float
+    ):
         raise ConfigurationError(f"{option} must be a number, 0 or more, not {value!r}")
     if option == "memory" and value > MOST_MEMORY:
         raise ConfigurationError(f"memory must not be more than {MOST_MEMORY} MB, not {value!r}")
