@@ -47,6 +47,8 @@ from qframe.dispatch import draft, pusher
 from qframe.dispatch.draft import flush
 from qframe.drivers import guard
 from qframe.hooks import of_process
+from qframe.jobs import references
+from qframe.jobs.definition import JobDefinition
 from tests.support.beanstalkd_server import BeanstalkdServer
 from tests.support.process import Finished, Project
 
@@ -297,7 +299,12 @@ def test_what_is_no_list_of_jobs_is_refused(wrong: Any) -> None:
         asyncio.run(abulk(wrong))
 
 
-def test_a_field_may_have_the_name_of_a_parameter(queue: Connection) -> None:
+@pytest.mark.parametrize("flows", [False, True], ids=["alone", "where flows are used"])
+def test_a_field_may_have_the_name_of_a_parameter(
+    queue: Connection, monkeypatch: pytest.MonkeyPatch, *, flows: bool
+) -> None:
+    if flows:  # which make fields references, from then on
+        monkeypatch.setattr(JobDefinition, "__new__", references._made, raising=False)
     names = {"cls": int, "self": int, "args": int, "fields": int, "job_class": int}
     body = {"__annotations__": names, "handle": lambda job: job.cls, "job_name": "names"}
     job_class: Any = type("Names", (Queueable,), body)

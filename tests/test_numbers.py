@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,6 +33,7 @@ from qframe.exceptions import ConfigurationError, InvalidJob, QframeError
 from qframe.failed.filters import seconds_of_span
 from qframe.middleware import Limit, RateLimited, ThrottlesExceptions, WithoutOverlapping
 from qframe.rules import InvalidRule, parse
+from qframe.schedules.definition import book
 from qframe.schedules.parser import read
 from qframe.testing import run, travel
 
@@ -185,8 +186,10 @@ MEANT = {("task max_retries", "negative")}
 
 
 @pytest.fixture(autouse=True)
-def _in_memory() -> None:
+def _in_memory() -> Iterator[None]:
     manager.use(QueueManager(Settings(default="memory")))
+    yield
+    book.clear()
 
 
 @pytest.mark.parametrize("call", CALLS)

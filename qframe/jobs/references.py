@@ -158,7 +158,7 @@ _HOLD_NONE = {NoneType, bool, bytes, float, int, str}
 """The types of values that are looked at without a call."""
 
 
-def _made(cls: type[J], *_: object, **fields: object) -> J:
+def _made(cls: type[J], /, *_: object, **fields: object) -> J:
     if not fields:  # perhaps of a copy, which gets its fields later
         return object.__new__(cls)
     names: frozenset[str] = frozenset()
