@@ -187,7 +187,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("succeeded", lambda self, result: None, "without arguments"),
     ("failed", lambda self: None, r"\(self\): it is called with error"),
     ("handle", functools.partialmethod(lambda self, a, b: None, 1), r"\(self, b\): it is called w"),
-    ("handle", functools.partial(lambda order: None), r"\(order\)"),
+    ("handle", functools.partial(lambda order, more: None), r"\(order, more\)"),
     ("failed", lambda self, error, job: None, "missing a required argument: 'job'"),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
 from types import AsyncGeneratorType, FunctionType, GeneratorType
@@ -19,6 +20,11 @@ GENERATORS = (
 )
 """Generators, and what `@contextmanager` makes of them."""
 
+_METHODS: tuple[type, ...] = (FunctionType, functools.partialmethod)
+"""What gets the job as its first argument."""
+_FUNCTIONS: tuple[type, ...] = (staticmethod, classmethod, functools.partial)
+if sys.version_info >= (3, 14):  # where a partial is a method, too
+    _METHODS += (functools.partial,)
 _GIVEN = {"handle": (), "set_up": (), "tear_down": (), "succeeded": (), "failed": ("error",)}
 """The hooks, and their arguments besides the job."""
 
@@ -55,8 +61,8 @@ def check_hooks(cls: type) -> None:
             continue
         refuse_generator(f"{cls.__name__}.{hook}", function)
         held = inspect.getattr_static(cls, hook)
-        has_self = isinstance(held, FunctionType | functools.partialmethod)
-        if has_self or isinstance(held, staticmethod | classmethod) or not hasattr(held, "__get__"):
+        has_self = isinstance(held, _METHODS)
+        if has_self or isinstance(held, _FUNCTIONS) or not hasattr(held, "__get__"):
             _check_arguments(cls, hook, function, ("self", *given) if has_self else given)
 
 
