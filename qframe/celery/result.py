@@ -31,6 +31,11 @@ _FIRST_PAUSE: Final = 0.005
 _LONGEST_PAUSE: Final = 0.25
 
 
+def _deadline(timeout: float | None) -> float | None:
+    """Return when a wait ends, by the monotonic clock; None: never. Raises as `seconds_until`."""
+    return None if timeout is None else time.monotonic() + seconds_until(timeout, "timeout")
+
+
 class Applied:
     """A canvas that was dispatched: the id of its flow, once it has one."""
 
@@ -179,9 +184,7 @@ class AsyncResult:
                 "Never call result.get() within a task! Use a chain or a chord, or get("
                 "disable_sync_subtasks=False)"
             )
-        if timeout is not None:
-            timeout = seconds_until(timeout, "timeout")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _deadline(timeout)
         if interval is not None:
             interval = seconds_until(interval, "interval")
         pause = interval or _FIRST_PAUSE
@@ -346,9 +349,7 @@ class GroupResult:
 
         The first exception is raised; with `propagate` False it stands in the list.
         """
-        if timeout is not None:
-            timeout = seconds_until(timeout, "timeout")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _deadline(timeout)
         found = []
         for each in self.results:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

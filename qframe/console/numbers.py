@@ -39,7 +39,7 @@ class Number:
             number = int(given) if self._is_whole else float(given)
         except ValueError:
             number = math.nan
-        if number != number:  # no number  # noqa: PLR0124 (a whole one may be too large for `isnan`)
+        if isinstance(number, float) and math.isnan(number):  # it refuses an int that is no float
             kind = "whole number" if self._is_whole else "number"
             raise typer.BadParameter(f"{one_line(str(given), 60)!r} is not a {kind}.")
         if abs(number) > self.most:

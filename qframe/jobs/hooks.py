@@ -22,9 +22,11 @@ GENERATORS = (
 
 _METHODS: tuple[type, ...] = (FunctionType, functools.partialmethod)
 """What gets the job as its first argument."""
-_FUNCTIONS: tuple[type, ...] = (staticmethod, classmethod, functools.partial)
-if sys.version_info >= (3, 14):  # where a partial is a method, too
+if sys.version_info >= (3, 14):
     _METHODS += (functools.partial,)
+_FUNCTIONS = (staticmethod, classmethod, functools.partial)
+"""What gets no job, unless it is among the methods."""
+
 _GIVEN = {"handle": (), "set_up": (), "tear_down": (), "succeeded": (), "failed": ("error",)}
 """The hooks, and their arguments besides the job."""
 
